@@ -93,6 +93,12 @@ def capture(
     return done.stdout if done.returncode == 0 or not check else None
 
 
+def by_lines(args: Sequence[str]) -> list[str]:
+    """Return a command that runs another and prints its output with carriage returns as ends of lines."""
+    script = 'set -o pipefail; "$@" 2>&1 | stdbuf -oL tr "\\r" "\\n"'
+    return ["bash", "-c", script, "bash", *args]
+
+
 def run(  # noqa: PLR0913 - as subprocess has them, by name
     args: Sequence[str],
     *,

@@ -66,8 +66,8 @@ def _compare(options: Options, first: InspectPage, second: InspectPage) -> None:
 
 def _page(options: Options, wheel: str, *, cross_check: bool) -> InspectPage:
     """Read a wheel and judge it."""
-    from spark_build.wheels.diff import known_libraries, known_policies
     from spark_build.wheels.reader import read_facts
+    from spark_build.wheels.repair import symbol_policies, system_libraries
     from spark_build.wheels.rules import best_platform_tag
 
     path, setting = _located(options, wheel)
@@ -86,10 +86,10 @@ def _page(options: Options, wheel: str, *, cross_check: bool) -> InspectPage:
         findings=findings,
         needed=explain_library(
             facts,
-            system_libraries=known_libraries(_platform(facts)),
+            system_libraries=system_libraries(_platform(facts)),
             provided=recipe.repair.outside if recipe else (),
         ),
-        best_tag=best_platform_tag(facts, known_policies(_platform(facts))),
+        best_tag=best_platform_tag(facts, symbol_policies(_platform(facts))),
         judged=judged,
         checked=checked,
     )
@@ -117,15 +117,13 @@ def _published(found: Generation, name: str) -> Path:
 
 
 def _cuobjdump() -> Path:
-    from spark_build.wheels.device_code import find_cuobjdump
-
-    found = find_cuobjdump()
+    found = shutil.which("cuobjdump")
     if found is None:
         raise HostError(
-            "--cross-check needs cuobjdump, which is neither on PATH nor in the package triton",
+            "--cross-check needs cuobjdump, which is not on PATH",
             hint="install the CUDA toolkit, or leave --cross-check out",
         )
-    return found
+    return Path(found)
 
 
 def _recipe(setting: Context, facts: WheelFacts) -> Recipe | None:
@@ -142,15 +140,15 @@ def _judge(
 ) -> tuple[tuple[Finding, ...], AuditBasis]:
     """Audit by the recipe and its target as for publication, else by the wheel's own name and tags."""
     from spark_build.wheels.audit import findings_alone
-    from spark_build.wheels.diff import known_libraries, known_policies
+    from spark_build.wheels.repair import symbol_policies, system_libraries
 
     target = setting.target.name if setting else ""
     train = setting.train.name if setting else ""
     if setting is None or recipe is None:
         findings = findings_alone(
             facts,
-            system_libraries=known_libraries,
-            policies=known_policies,
+            system_libraries=system_libraries,
+            policies=symbol_policies,
             capabilities=setting.target.cuda_architectures if setting else (),
         )
         return findings, AuditBasis(target=target, train=train)
@@ -160,7 +158,7 @@ def _judge(
 def _by_recipe(facts: WheelFacts, setting: Context, recipe: Recipe) -> tuple[Finding, ...]:
     from spark_build.recipes.evaluation import evaluate
     from spark_build.wheels.audit import as_vendor, audit
-    from spark_build.wheels.diff import known_libraries, known_policies
+    from spark_build.wheels.repair import symbol_policies, system_libraries
     from spark_build.wheels.rules import AuditExpectation
 
     pin = setting.train.components.get(recipe.name) or recipe.pin
@@ -174,8 +172,8 @@ def _by_recipe(facts: WheelFacts, setting: Context, recipe: Recipe) -> tuple[Fin
             platform=platform,
             python=setting.target.python,
             provided=recipe.repair.outside,
-            system_libraries=known_libraries(platform),
-            policies=known_policies(platform),
+            system_libraries=system_libraries(platform),
+            policies=symbol_policies(platform),
         ),
     )
     findings += device_findings(facts, demand(recipe, setting.target))

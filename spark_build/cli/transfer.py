@@ -52,7 +52,7 @@ def export(
     """Write wheels for another machine: FILE.tar, FILE.tar.zst, or a folder.
 
     Writes everything, or only the PACKAGEs with all they require. After an interruption the same command
-    goes on.
+    goes on in a folder and at a URL, and writes an archive again.
     """
     if not to and not what and "remote" in options.settings:
         to = str(options.settings["remote"].value)

@@ -11,11 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from packaging.tags import Tag, sys_tags
 from packaging.utils import parse_wheel_filename
 
 from spark_build.environments import interpreters
-from spark_build.environments.installed import choose_installer
 from spark_build.errors import Hint, SourceError, StoreError, ours
 from spark_build.files import make_folder, sha256_of
 from spark_build.paths import Home
@@ -31,7 +29,7 @@ from spark_build.wheelhouse.generations import Generation
 from spark_build.wheelhouse.trust import is_trusted
 from spark_build.wheels import model as wheels_model
 from spark_build.wheels.model import StoredWheel
-from spark_build.wheels.reader import content_digest, read_facts
+from spark_build.wheels.reader import facts_and_digest
 
 ELSEWHERE = Path(__file__).with_name("pip_cross_platform.py")
 
@@ -185,7 +183,7 @@ def _commit(
     path: Path, sha256: str, store: Path, built: set[str], imported: Mapping[str, str]
 ) -> StoredWheel:
     """Commit a download; one that is here by an import (sha256 -> key) stays marked as that."""
-    facts = read_facts(path)
+    facts, content = facts_and_digest(path)
     if facts.unsafe:
         raise StoreError(f"the public wheel {path.name} is not taken: {facts.unsafe[0]}")
     if facts.name in built:
@@ -197,14 +195,7 @@ def _commit(
         store,
         key=sha256,
         wheel=path,
-        described={
-            "name": facts.name,
-            "version": facts.version,
-            "origin": "public",
-            "recipe": "",
-            "requires": list(facts.requires),
-            "content_digest": content_digest(path),
-        },
+        described=stores.described_as("public", facts, content),
         papers={},
     )
     assert entry.wheel is not None
@@ -214,61 +205,41 @@ def _commit(
 HERE = f"{sys.platform}-{platform.machine()}"
 
 
-def prove_installable(generation: Generation, target: Target, *, installer: str = "auto") -> tuple[str, ...]:
-    """Return the conflicts that keep the generation from being installed on the target; () for none.
+def prove_installable(generation: Generation, target: Target) -> tuple[str, ...]:
+    """Return uv's reasons why the generation cannot be installed on the target; () for none.
 
-    uv resolves where there is one, else pip, both for any target from any machine. Asked for are the newest
-    of all that is not public, together, and every older version alone.
+    It resolves for any target from any machine. Asked for are the newest of all that is not public, together,
+    and every older version alone.
     """
-    tool = choose_installer(installer)
-    problems: list[str] = []
-    for wheels in wheelhouse_resolve.roots(generation.wheels):
-        refusal = _resolve(generation.folder, wheels, target, tool)
-        if refusal:
-            markers = interpreters.own().markers if _is_here(target) else wheels_model.markers(target)
-            plain = wheelhouse_resolve.gaps(wheels, generation.wheels, markers, _tags(target))
-            problems += plain or (f"{tool} says: {refusal}",)
-    return tuple(dict.fromkeys(problems))
+    groups = wheelhouse_resolve.roots(generation.wheels)
+    said = (_refusal(generation.folder, wheels, target) for wheels in groups)
+    return tuple(dict.fromkeys(f"uv says: {one}" for one in said if one))
 
 
 def _is_here(target: Target) -> bool:
     return (target.platform, target.python) == (HERE, interpreters.own().abi)
 
 
-def _tags(target: Target) -> frozenset[Tag]:
-    return frozenset(sys_tags()) if _is_here(target) else wheels_model.tags(target)
-
-
-def _resolve(folder: Path, wheels: Sequence[StoredWheel], target: Target, tool: str) -> str:
-    """Return the resolver's reason why these cannot be installed; "" when they can."""
+def _refusal(folder: Path, wheels: Sequence[StoredWheel], target: Target) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         wanted = Path(scratch, "requirements.in")
         wanted.write_text("".join(f"{wheel.name}=={wheel.version}\n" for wheel in wheels))
-        command = (_uv if tool == "uv" else _pip)(target, Path(scratch))
+        command = [
+            find_uv() or "uv",
+            "pip",
+            "compile",
+            "--quiet",
+            "--no-config",
+            "--offline",
+            "--no-progress",
+        ]
+        command += ["--cache-dir", f"{scratch}/cache", "--python", sys.executable, "--prerelease", "allow"]
+        if not _is_here(target):
+            place = f"{wheels_model.machine_of(target)}-manylinux_2_{wheels_model.GLIBC_MINOR}"
+            command += ["--python-version", wheels_model.python_version(target), "--python-platform", place]
         sources = ["--no-index", "--find-links", str(folder), "--only-binary", ":all:"]
-        done = run([*command, *sources, *_file(tool, wanted)], cwd=Path(scratch), env=unconfigured())
+        done = run([*command, *sources, str(wanted)], cwd=Path(scratch), env=unconfigured())
     return "" if done.returncode == 0 else error_in(done.output)
-
-
-def _file(tool: str, wanted: Path) -> list[str]:
-    return [str(wanted)] if tool == "uv" else ["-r", str(wanted)]
-
-
-def _uv(target: Target, scratch: Path) -> list[str]:
-    command = [find_uv() or "uv", "pip", "compile", "--quiet", "--no-config", "--offline", "--no-progress"]
-    command += ["--cache-dir", str(scratch / "cache"), "--python", sys.executable, "--prerelease", "allow"]
-    if _is_here(target):
-        return command
-    version = wheels_model.python_version(target)
-    place = f"{wheels_model.machine_of(target)}-manylinux_2_{wheels_model.GLIBC_MINOR}"
-    return [*command, "--python-version", version, "--python-platform", place]
-
-
-def _pip(target: Target, scratch: Path) -> list[str]:
-    foreign = None if _is_here(target) else target
-    place = [*tags(target), "--target", str(scratch / "nowhere")] if foreign else []
-    options = ["--dry-run", "--ignore-installed", "--quiet", "--pre"]
-    return [*pip_for(foreign), "install", *options, *place]
 
 
 def unresolved(

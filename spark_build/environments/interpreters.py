@@ -14,15 +14,14 @@ from functools import cache
 from pathlib import Path
 from shlex import quote
 
-from packaging.tags import Tag, compatible_tags, cpython_tags, platform_tags
-from packaging.utils import parse_wheel_filename
-
 from spark_build import venv
 from spark_build.errors import Hint, HostError, StoreError, UsageError, ours, shell
 from spark_build.process import capture, run
 from spark_build.venv import clean_environment, find_uv
 from spark_build.wheelhouse.generations import Generation
+from spark_build.wheels.audit import fits
 from spark_build.wheels.model import StoredWheel
+from spark_build.wheels.reader import filename_parts
 
 # Says of the interpreter that runs it what PEP 508 markers ask for, and its ABI. Any Python 3 runs it.
 _ASK = """
@@ -110,29 +109,12 @@ def known() -> Iterator[Interpreter]:
 
 def _candidates() -> Iterator[Path]:
     yield Path(getattr(sys, "_base_executable", sys.executable))
-    for entry in os.get_exec_path():
-        folder = Path(entry)
-        if not (folder.name == "shims" and (folder.parent / "versions").is_dir()):  # pyenv's: see below
-            yield from (executable for executable in _executables(folder) if os.access(executable, os.X_OK))
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     yield from sorted(root.glob("versions/*/bin/python"))
-    uv = find_uv()
-    listed = ["python", "list", "--managed-python", "--only-installed", "--no-config", "--output-format=json"]
+    listed = ["python", "list", "--only-installed", "--no-config", "--output-format=json"]
     # Where uv keeps its pythons is configured by variables, too, and here they are wanted.
-    said = capture([uv, *listed], timeout=20) if uv else None
-    try:
-        rows = json.loads(said or "[]")
-    except ValueError:
-        rows = []
-    yield from (Path(row["path"]) for row in rows if row.get("path"))
-
-
-def _executables(folder: Path) -> list[Path]:
-    try:
-        found = [path for path in folder.iterdir() if re.fullmatch(r"python3(\.\d+)?t?", path.name)]
-    except OSError:
-        return []
-    return sorted(found)
+    said = capture([find_uv() or "uv", *listed], timeout=60)
+    yield from (Path(row["path"]) for row in json.loads(said or "[]"))
 
 
 def _there_are(found: Sequence[Interpreter]) -> str:
@@ -166,22 +148,13 @@ def refuse_other_abi(view: str, python: Interpreter, folder: Path | str) -> None
 
 def refuse_unfit(wheels: Sequence[StoredWheel], python: Interpreter) -> None:
     """Raise HostError when a wheel cannot be installed for this interpreter."""
-    fitting = _tags(python)
     for wheel in wheels:
-        tags = parse_wheel_filename(wheel.filename)[3]
-        if fitting.isdisjoint(tags):
+        tags, _ = filename_parts(wheel.filename)
+        if not fits(tags, platform=python.platform, python=python.abi):
             raise HostError(
                 f"{wheel.filename} is for another platform; this machine is {python.platform}",
                 hint="import the wheels on a machine of that platform, and make the environment there",
             )
-
-
-def _tags(python: Interpreter) -> frozenset[Tag]:
-    """Return the wheel tags that installers accept for a CPython of this machine."""
-    version = tuple(int(part) for part in python.version.split(".")[:2])
-    platforms = list(platform_tags())
-    native = cpython_tags(version, abis=[python.abi], platforms=platforms)
-    return frozenset((*native, *compatible_tags(version, interpreter=python.abi, platforms=platforms)))
 
 
 PACKAGE = "ipykernel"
@@ -201,26 +174,12 @@ def refuse_without(generation: Generation) -> None:
 
 def register_kernel(folder: Path) -> tuple[str, Path]:
     """Register the environment as a kernel of this user; returns its name and its kernel.json's folder."""
+    kernels = _kernels_of(folder)
     name = re.sub(r"[^a-z0-9._-]+", "-", folder.name.lower()).strip("-") or "env"
-    done = _install(folder, name, check=True)
-    if done is None:  # another environment of that name has it
+    if _is_of_another(kernels / name, folder):
         name += "-" + hashlib.sha256(str(folder).encode()).hexdigest()[:6]
-        done = _install(folder, name, check=False)
-    assert done is not None
-    return name, done
-
-
-def _install(folder: Path, name: str, *, check: bool) -> Path | None:
-    """Install the kernel `name`; returns its folder, or None where (`check`) another environment's is."""
-    place = _kernels_of(folder) / name
-    try:
-        known = json.loads((place / "kernel.json").read_text())["argv"][0]
-    except (OSError, ValueError, LookupError, TypeError):
-        known = ""
-    if check and known and Path(known).parent != folder / "bin" and Path(known).exists():
-        return None
-    python = str(venv.python_of(folder))
     shown = f"Python ({folder.name})"
+    python = str(venv.python_of(folder))
     command = [python, "-m", PACKAGE, "install", "--user", "--name", name, "--display-name", shown]
     done = run(command, env=venv.clean_environment())
     if done.returncode != 0:
@@ -228,7 +187,16 @@ def _install(folder: Path, name: str, *, check: bool) -> Path | None:
             f"{PACKAGE} cannot register the kernel: {done.output[-300:]}",
             hint=f"the environment itself is complete; by hand: {' '.join(map(quote, command))}",
         )
-    return place
+    return name, kernels / name
+
+
+def _is_of_another(kernel: Path, folder: Path) -> bool:
+    """Return whether another environment that is still there has this kernel."""
+    try:
+        python = Path(json.loads((kernel / "kernel.json").read_text())["argv"][0])
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+    return python.parent != folder / "bin" and python.exists()
 
 
 def _kernels_of(folder: Path) -> Path:

@@ -41,16 +41,14 @@ DAMAGE = (
 )  # fmt: skip
 
 
-def unpack(
-    archive: Path, destination: Path, *, max_bytes: int = MAX_BYTES, max_entries: int = MAX_ENTRIES
-) -> Path:
+def unpack(archive: Path, destination: Path) -> Path:
     """Unpack a tar (.gz, .bz2, .xz, .zst) or zip; the single top folder, or `destination` itself.
 
     Raises SourceError for a damaged or hostile archive, HostError when `destination` is in use.
     """
     hint = f"check what the pin of {archive.name} names"
     with (
-        filled(destination, f"unpack {archive.name}", hint, max_bytes, max_entries) as tree,
+        filled(destination, f"unpack {archive.name}", hint) as tree,
         archive.open("rb") as file,
     ):
         magic = file.read(6)
@@ -65,9 +63,7 @@ def unpack(
 
 
 @contextmanager
-def filled(
-    destination: Path, what: str, hint: str, max_bytes: int = MAX_BYTES, max_entries: int = MAX_ENTRIES
-) -> Iterator[Tree]:
+def filled(destination: Path, what: str, hint: str) -> Iterator[Tree]:
     """Yield a tree that becomes `destination` when the block ends well; else nothing is left.
 
     Raises HostError when `destination` is in use, SourceError "cannot WHAT" for what must not be written.
@@ -78,7 +74,7 @@ def filled(
     destination.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
     try:
-        tree = Tree(temporary, max_bytes, max_entries)
+        tree = Tree(temporary)
         yield tree
         tree.finish()
         temporary.chmod(0o755)
@@ -173,7 +169,7 @@ def next_member(tar: tarfile.TarFile, metered: Metered) -> tarfile.TarInfo | Non
 def untar(stream: BinaryIO, tree: Tree, seconds: float | None = None) -> None:
     """Write a tar's entries to the tree, all of them with one time where `seconds` since 1970 is given."""
     # Headers and padding come on top of the content: at most two blocks and a bit for each entry.
-    metered = Metered(stream, tree.left + 4096 * min(tree.entries_left, MAX_ENTRIES) + MAX_HEADER)
+    metered = Metered(stream, tree.left + 4096 * tree.entries_left + MAX_HEADER)
     with tarfile.open(fileobj=cast("BinaryIO", metered), mode="r:") as tar:
         while (member := next_member(tar, metered)) is not None:
             mtime = member.mtime if seconds is None else seconds
@@ -246,10 +242,10 @@ class RefusedError(Exception):
 class Tree:
     """The folder being filled; checks every path and follows no link."""
 
-    def __init__(self, root: Path, max_bytes: int, max_entries: int) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
-        self.left = max_bytes
-        self.entries_left = max_entries
+        self.left = MAX_BYTES
+        self.entries_left = MAX_ENTRIES
         self.times: dict[Path, float] = {}  # of folders, set at the end: filling them changes them
         self.links: list[Path] = []
         self.folders: set[Path] = {root}

@@ -212,7 +212,7 @@ class Wanted:
 
     def git(self, *arguments: str) -> str | None:
         """Return what git prints about the mirror, whatever the user's settings; None when it fails."""
-        return capture(self._command(*arguments), env=_environment(), timeout=LONGEST)
+        return capture(self._command(*arguments), env=scrubbed(), timeout=LONGEST)
 
     def _command(self, *arguments: str) -> list[str]:
         return ["git", f"--git-dir={self.mirror}", *arguments]
@@ -222,7 +222,7 @@ class Wanted:
         if not self.mirror.is_dir():
             return False
         asked = self._command("rev-parse", "--verify", "--quiet", f"{self.mark}^{{commit}}")
-        found = capture(asked, env=_environment(), timeout=LONGEST, check=False)
+        found = capture(asked, env=scrubbed(), timeout=LONGEST, check=False)
         if found is None:
             raise HostError(f"cannot run git on {self.mirror}, or it hangs", hint="see: git --version; df")
         return found == f"{self.commit}\n"
@@ -252,7 +252,7 @@ class Wanted:
         if not attributes.is_file() or attributes.read_text() != ATTRIBUTES:
             write_atomically(attributes, ATTRIBUTES)
         what = [f"--prefix={prefix}", f"--output={file}", f"{self.commit}^{{tree}}"]
-        done = run(self._command("archive", "--format=tar", *what), env=_environment())
+        done = run(self._command("archive", "--format=tar", *what), env=scrubbed())
         if "No space left on device" in done.output:
             raise HostError(f"the disk is full ({file.parent})", hint=Hint("free some space, then ", AGAIN))
         if done.returncode != 0:
@@ -266,7 +266,7 @@ class Wanted:
             for path in self.mirror.glob(pattern):
                 path.unlink(missing_ok=True)
         init = self._command("init", "--bare", "--quiet", "--template=", "--object-format=sha1")
-        done = run(init, env=_environment())
+        done = run(init, env=scrubbed())
         if done.returncode != 0:
             raise HostError(f"cannot create {self.mirror}: {done.output}", hint="see: git --version; df")
 
@@ -275,10 +275,6 @@ class Wanted:
             f"the mirror lacks parts of {self}: {said}",
             hint=Hint(rm(self.mirror), AGAIN, ": it is fetched again"),
         )
-
-
-def _environment() -> dict[str, str]:
-    return scrubbed() | {"GIT_NO_REPLACE_OBJECTS": "1"}
 
 
 def _beside(places: Iterable[str], relative: str) -> Iterator[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from spark_build.errors import AGAIN, Hint, HostError, SourceError, rm
-from spark_build.process import run
+from spark_build.process import by_lines, run
 from spark_build.reporting import reporter
 
 _LISTED_TAG = re.compile(r"([0-9a-f]{40})\trefs/tags/(.+?)(\^\{\})?")
@@ -65,8 +65,6 @@ _CONFIG = {
 }
 _PERCENT = re.compile(r"(?:remote: )?[A-Z][\w ]+:\s+\d+% \((\d+)/(\d+)\)")
 _RECEIVING = ("Receiving objects", "Resolving deltas")
-# git ends its progress with carriage returns.
-_BY_LINES = 'set -o pipefail; "$@" 2>&1 | stdbuf -oL tr "\\r" "\\n"'
 
 # In this order: (what git or ssh prints, what it means, the next thing to do, worth another try).
 _CAUSES: tuple[tuple[str, str, Hint | str, bool], ...] = (
@@ -127,12 +125,15 @@ class GitUnavailableError(Exception):
 
 def scrubbed() -> dict[str, str]:
     """Return an environment for git without repository and configuration variables."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    return {
-        **kept,
-        **({"GIT_EXEC_PATH": path} if (path := os.environ.get("GIT_EXEC_PATH")) else {}),
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("GIT_") or name == "GIT_EXEC_PATH"
+    }
+    return kept | {
         "GIT_CONFIG_GLOBAL": "/dev/null",
         "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_NO_REPLACE_OBJECTS": "1",
         "LC_ALL": "C",
     }
 
@@ -189,8 +190,7 @@ class GitRemote:
             elif line.startswith(_RECEIVING):
                 reporter().progress(int(match[1]), int(match[2]))
 
-        wrapped = ["bash", "-c", _BY_LINES, "bash", *args]
-        done = run(wrapped, env=self._environment(), on_line=on_line, pass_fds=self.pass_fds)
+        done = run(by_lines(args), env=self._environment(), on_line=on_line, pass_fds=self.pass_fds)
         return done.returncode, lines
 
     def _note(self, line: str) -> None:

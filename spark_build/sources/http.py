@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import re
 import ssl
 import warnings
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -186,8 +184,6 @@ OPTIONS = frozenset({
 YES = frozenset({"y", "yes", "t", "true", "on", "1"})
 NO = frozenset({"n", "no", "f", "false", "off", "0"})
 
-_LINE = re.compile(r"(?P<section>[^.=\s]+)\.(?P<option>[a-z0-9-]+)=(?P<value>(['\"]).*\4)\s*")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PipConfig:
@@ -205,30 +201,14 @@ class PipConfig:
     trusted_hosts: tuple[str, ...] = ()  # host or host:port
 
 
-def repeated(listing: str) -> tuple[str, ...]:
-    """Return the keys ("global.index-url") that more than one of pip's files sets.
-
-    Newer pips list every file's value, sorted by the files' names, which says nothing about which
-    one counts: ask `pip config get` for these.
-    """
-    seen: set[str] = set()
-    twice: dict[str, None] = {}
-    for key, _ in _entries(listing):
-        if key in seen:
-            twice[key] = None
-        seen.add(key)
-    return tuple(twice)
-
-
-def parse_pip_config(listing: str, decided: Mapping[str, str] | None = None) -> PipConfig:
-    """Return the configuration in the output of `pip config list`; `decided` overrides its keys.
+def pip_config(settings: Mapping[str, str]) -> PipConfig:
+    """Return the configuration of pip's settings by key ("global.index-url").
 
     Raises SourceError for a value that pip would refuse too.
     """
-    keyed = dict(_entries(listing)) | dict(decided or {})
     values: dict[str, str] = {}
     for section in SECTIONS:
-        for key, value in keyed.items():
+        for key, value in settings.items():
             owner, _, option = key.partition(".")
             # An empty value leaves what a weaker section says, as in pip.
             if owner == section and value:
@@ -245,20 +225,6 @@ def parse_pip_config(listing: str, decided: Mapping[str, str] | None = None) -> 
         retries=int(_number("retries", values.get("retries", "3"))),
         trusted_hosts=tuple(host.lower() for host in values.get("trusted-host", "").split()),
     )
-
-
-def _entries(listing: str) -> Iterable[tuple[str, str]]:
-    # Not splitlines(): a value may hold U+2028 and its like, which repr leaves alone.
-    for line in listing.split("\n"):
-        match = _LINE.fullmatch(line)
-        if match is None or match["option"] not in OPTIONS:
-            continue
-        try:
-            value = ast.literal_eval(match["value"])
-        except (SyntaxError, ValueError):
-            continue  # a line of something else that happens to look alike
-        if isinstance(value, str):
-            yield f"{match['section']}.{match['option']}", value
 
 
 def _truth(value: str) -> bool:

@@ -6,13 +6,13 @@ import difflib
 import importlib
 import json
 import os
-import platform
 import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import urldefrag, urlsplit
@@ -25,10 +25,9 @@ from spark_build import venv
 from spark_build.errors import HostError, SourceError
 from spark_build.events import Emit, Note
 from spark_build.files import sha256_of
-from spark_build.process import capture, run
+from spark_build.process import run
 from spark_build.sources import http
 from spark_build.sources.http import PipConfig
-from spark_build.venv import clean_environment
 
 __all__ = ["Answer", "IndexFile", "Indexes", "configured", "files_of", "find", "search", "size_of"]
 
@@ -63,9 +62,7 @@ class Answer:
 
 def configured() -> Indexes:
     """Return the indexes that pip uses here. Raises HostError when pip does not report them."""
-    listing = _pip("list")
-    decided = {key: _pip("get", key).removesuffix("\n") for key in http.repeated(listing)}
-    config = http.parse_pip_config(listing, decided)
+    config = http.pip_config(_pips_settings())
     urls: tuple[str, ...] = ()
     if not config.no_index:
         urls = (config.index_url or _default_index(), *config.extra_index_urls)
@@ -144,24 +141,21 @@ def unreachable_hint(filename: str) -> str:
     )
 
 
-def _pip(*arguments: str) -> str:
-    # The user's PIP_QUIET would silence the listing, PIP_ISOLATED hide the variables from it, and
-    # PIP_PYTHON ask another environment's pip.
-    environment = clean_environment({"PIP_QUIET": "0", "PIP_VERBOSE": "0", "PIP_ISOLATED": "0"})
-    environment.pop("PIP_PYTHON", None)
-    output = _pip_config(arguments, tuple(sorted(environment.items())))
-    if output is None:
+def _pips_settings() -> dict[str, str]:
+    """Return pip's settings by key ("global.index-url", ":env:.proxy"), each from the file that counts."""
+    pips = importlib.import_module("pip._internal.configuration")
+    settings = pips.Configuration(isolated=False)
+    try:
+        settings.load()
+    except pips.ConfigurationFileCouldNotBeLoaded as error:
         raise HostError(
-            "pip cannot read its own configuration", hint=f"{sys.executable} -m pip config {arguments[0]}"
-        )
-    return output
-
-
-@cache
-def _pip_config(arguments: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> str | None:
-    # Kept, as pip takes a third of a second to start. -P: a pip.py in the working directory is not pip.
-    command = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "config", *arguments]
-    return capture(command, env=dict(environment))
+            f"pip cannot read its own configuration: {error}", hint=f"{sys.executable} -m pip config list"
+        ) from error
+    found = {}
+    for section, option in product(http.SECTIONS, http.OPTIONS):
+        with suppress(pips.ConfigurationError):  # it is not set
+            found[f"{section}.{option}"] = str(settings.get_value(f"{section}.{option}"))
+    return found
 
 
 def _default_index() -> str:
@@ -394,7 +388,7 @@ def _with_login(url: str, index: str) -> str:
 def install(folder: Path, wanted: Sequence[str], backend: str, emit: Emit, log: BinaryIO) -> None:
     """Install torch==X (first of `wanted`) and others with uv, which knows the indexes of backends.
 
-    Where that index does not answer, pip's own decides, after its size was said. Raises SourceError.
+    Where that index does not answer, pip's own decides. Raises SourceError.
     """
     indexes = configured()
     if not indexes.config.no_index and (uv := venv.find_uv()):
@@ -407,11 +401,6 @@ def install(folder: Path, wanted: Sequence[str], backend: str, emit: Emit, log: 
         if run(command, env=venv.clean_environment(quick), log=log).returncode == 0:
             return
         emit(Note(message=f"the index of {backend} builds does not answer; asking the one that pip uses"))
-    emit(
-        Note(
-            message=announcement(wanted[0].partition("==")[0], wanted[0].partition("==")[2], indexes, backend)
-        )
-    )
     done = venv.pip(folder, ["install", "--only-binary", ":all:", *wanted], log=log)
     if done.returncode != 0:
         raise SourceError(
@@ -419,21 +408,6 @@ def install(folder: Path, wanted: Sequence[str], backend: str, emit: Emit, log: 
             hint="put the wheels into a folder and set PIP_FIND_LINKS to it",
             log=log.name,
         )
-
-
-def announcement(project: str, version: str, indexes: Indexes, backend: str) -> str:
-    """Return what pip is going to download, and its size."""
-    file = best_file(files_of(project, indexes), version)
-    if file is None:
-        raise HostError(
-            f"no wheel of {project} {version} for this Python ({platform.python_version()}) and machine",
-            hint="put one into a folder and set PIP_FIND_LINKS to it, or choose another --train",
-        )
-    size = size_of(file, indexes)
-    text = f"installing {file.filename} ({'size unknown' if size is None else f'{size / 1e6:.0f} MB'})"
-    if backend == "cpu" and "+cpu" not in file.filename and "%2Bcpu" not in file.filename:
-        text += "; no build for processors only is offered, so several GB of CUDA libraries may come with it"
-    return text
 
 
 def best_file(files: Sequence[IndexFile], version: str) -> IndexFile | None:

@@ -10,7 +10,6 @@ import re
 import shutil
 import sys
 import tempfile
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
@@ -54,16 +53,14 @@ class Member:
     sha256: str
     source: Path | bytes
 
-    def content(self, start: int = 0, digest: Any = None) -> Iterator[bytes]:
-        """Yield the bytes from `start` on. Raises StoreError as soon as they must differ from the record.
+    def content(self) -> Iterator[bytes]:
+        """Yield the bytes. Raises StoreError as soon as they must differ from the record.
 
-        They are hashed on the way, so that a file is read once. `digest` has those before `start`.
+        They are hashed on the way, so that a file is read once.
         """
-        digest = digest or hashlib.sha256()
-        done = start
+        digest, done = hashlib.sha256(), 0
         try:
             with self._opened() as file:
-                file.seek(start)
                 while chunk := file.read(CHUNK):
                     done += len(chunk)
                     if done > self.size:
@@ -221,22 +218,24 @@ _LICENCE = re.compile(r"(licen[cs]e|eula|notice|copying)[^/]*", re.IGNORECASE)
 
 
 def license_notice(wheels: Sequence[Path]) -> str:
-    """NOTICE.txt for these wheels; "" when nothing of NVIDIA's is inside."""
+    """Return NOTICE.txt for these wheels, each licence text once; "" when nothing of NVIDIA's is inside."""
     vendors: dict[str, list[str]] = {}
     bundled: dict[str, list[str]] = {}
-    licences: list[Licence] = []
+    licences: dict[str, list[str]] = {}  # text -> where it lies
     for path in sorted(wheels, key=lambda path: path.name):
         try:
             vendor, libraries, texts = _inside(path)
         except (AuditError, FileNotFoundError):
             continue  # the export itself will say that it is damaged
         if vendor:
-            vendors[path.name] = [one.path for one in texts]
+            vendors[path.name] = [*texts]
         elif libraries:
             bundled[path.name] = libraries
-        if vendor or libraries:
-            licences += texts
-    return notice_text(vendors, bundled, licences) if vendors or bundled else ""
+        for name, text in texts.items():
+            licences.setdefault(text.rstrip("\n"), []).append(f"{name} in {path.name}")
+    if not vendors and not bundled:
+        return ""
+    return render_template("NOTICE.txt", vendors=vendors, bundled=bundled, licences=licences)
 
 
 def pins_of(store: Path, wheels: Sequence[StoredWheel]) -> dict[str, str]:
@@ -280,8 +279,8 @@ def _paper(store: Path, key: str, name: str) -> dict[str, Any]:
     return found
 
 
-def _inside(path: Path) -> tuple[bool, list[str], list[Licence]]:
-    """(Is it NVIDIA's own?, names of libraries of NVIDIA's, licence texts); only small files are read."""
+def _inside(path: Path) -> tuple[bool, list[str], dict[str, str]]:
+    """Return (whether it is NVIDIA's own, names of libraries of NVIDIA's, licence texts by file)."""
     with opened(path) as archive:
         infos = files_of(archive)
         folder = dist_info(archive, path.name)
@@ -294,18 +293,14 @@ def _inside(path: Path) -> tuple[bool, list[str], list[Licence]]:
         )
         vendor = "nvidia" in f"{metadata.get('name', '')} {said}".lower()
         if not vendor and not libraries:
-            return False, [], []
-        texts = [
-            Licence(
-                wheel=path.name,
-                path=info.filename,
-                text=archive.read(info).decode(errors="replace"),
-            )
+            return False, [], {}
+        texts = {
+            info.filename: archive.read(info).decode(errors="replace")
             for info in infos
             if info.filename.startswith(f"{folder}/")
             and _LICENCE.fullmatch(info.filename.rpartition("/")[2])
             and info.file_size <= TEXT
-        ]
+        }
         return vendor, libraries, texts
 
 
@@ -446,38 +441,3 @@ def _from_installed(folder: Path) -> None:
         name = folder / f"spark_build-{own.version}-py3-none-any.whl"
         with WheelFile(str(name), "w") as wheel:
             wheel.write_files(scratch)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Licence:
-    """A licence text inside a wheel, and where it lies there."""
-
-    wheel: str
-    path: str
-    text: str
-
-
-def notice_text(
-    vendors: Mapping[str, Sequence[str]], bundled: Mapping[str, Sequence[str]], licences: Sequence[Licence]
-) -> str:
-    """Return whose libraries are inside and under which terms, each text once.
-
-    vendors: wheels of NVIDIA's own, with where their licence files lie; bundled: other wheels, with the
-    libraries of NVIDIA's inside them.
-    """
-    lines = [
-        "This folder holds software of NVIDIA Corporation. NVIDIA's licence terms apply to it, also when you",
-        "hand it on: read them below before you do.",
-    ]
-    for wheel, paths in sorted(vendors.items()):
-        lines += ["", wheel, *(f"  licence: {path}" for path in paths or ("none in the wheel: ask NVIDIA",))]
-    for wheel, libraries in sorted(bundled.items()):
-        said = "  holds libraries of NVIDIA's: " + ", ".join(libraries)
-        lines += ["", wheel, *textwrap.wrap(said, 100, subsequent_indent="    ")]
-    by_text: dict[str, list[Licence]] = {}
-    for one in licences:
-        by_text.setdefault(one.text, []).append(one)
-    for text, places in by_text.items():
-        heading = [f"{one.path} in {one.wheel}" for one in places]
-        lines += ["", "=" * 100, *heading, "=" * 100, "", text.rstrip("\n")]
-    return "\n".join(lines) + "\n"

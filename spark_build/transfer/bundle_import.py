@@ -42,9 +42,9 @@ from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.generations import Generation
 from spark_build.wheelhouse.trust import Signer
 from spark_build.wheels.audit import as_installer, findings_alone, fits
-from spark_build.wheels.diff import known_libraries, known_policies
 from spark_build.wheels.model import StoredWheel, WheelFacts
 from spark_build.wheels.reader import facts_and_digest, filename_parts, read_described
+from spark_build.wheels.repair import symbol_policies, system_libraries
 
 PROVENANCE = "provenance.json"
 MANIFEST_LIMIT = 64 << 20  # bytes; 10 000 wheels have 10 MiB
@@ -180,7 +180,7 @@ def peek_entry(home: Home, path: Path, file: BinaryIO, build_key: str) -> tuple[
         _refuse_other_build(path, [wheel.key for wheel in manifest.wheels], build_key)
         record = next(others, None)
         data = record.content.read(RECORD_LIMIT) if record else b""
-        if hashlib.sha256(data).hexdigest() != manifest.hashes.get(f"store/{build_key}/{stores.RECORD}"):
+        if hashlib.sha256(data).hexdigest() != manifest.papers.get(build_key, {}).get(stores.RECORD):
             raise refused(path, "its wheel's record does not come first, or is not what its manifest says")
         return signer, dict(json.loads(data))
 
@@ -203,7 +203,7 @@ def _unpack(
     manifest, signer, files = _begun(home, path, first, files, allowed)
     top = first.name.removesuffix(generations.MANIFEST)
     sizes = {wheel.filename: wheel.size for wheel in manifest.wheels}
-    missing = dict(manifest.hashes)
+    missing = manifest.hashes()
     for one in files:
         name = one.name.removeprefix(top)
         if not one.name.startswith(top) or not PLACE.fullmatch(name):
@@ -335,7 +335,7 @@ def _checked(
     path: Path, folder: Path, manifest: Manifest, wheel: StoredWheel, proven: Proofs | None
 ) -> Sound:
     """Return a wheel whose key, record, METADATA and (what is `proven`) content agree."""
-    papers = manifest.papers(wheel.key)
+    papers = [*manifest.papers.get(wheel.key, ())]
     own = folder / "store" / wheel.key
     record: dict[str, Any] = json.loads((own / stores.RECORD).read_bytes()) if stores.RECORD in papers else {}
     is_recipes = wheel.origin in ("built", "imported")
@@ -564,8 +564,8 @@ def _judged(path: Path, sha256: str, target: Target, proven: Proofs) -> tuple[So
     findings = as_installer(
         findings_alone(
             facts,
-            system_libraries=known_libraries,
-            policies=known_policies,
+            system_libraries=system_libraries,
+            policies=symbol_policies,
             capabilities=target.cuda_architectures,
         )
     )
@@ -579,15 +579,7 @@ def _judged(path: Path, sha256: str, target: Target, proven: Proofs) -> tuple[So
         origin="foreign",
         requires=facts.requires,
     )
-    described = {
-        "name": wheel.name,
-        "version": wheel.version,
-        "origin": wheel.origin,
-        "recipe": "",
-        "requires": list(wheel.requires),
-        "content_digest": content,
-    }
-    return Sound(wheel=wheel, described=described), findings
+    return Sound(wheel=wheel, described=stores.described_as("foreign", facts, content)), findings
 
 
 def _refuse_foreign(

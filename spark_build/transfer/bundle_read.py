@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import os
 import re
@@ -14,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import GenericAlias
-from typing import Any, BinaryIO, Protocol, TypeVar, cast
+from typing import IO, Any, BinaryIO, TypeVar, cast
 
 from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
@@ -40,20 +39,13 @@ UNLIMITED = 1 << 62  # bytes
 PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 
 
-class ByteStream(Protocol):
-    """A source of a file's bytes."""
-
-    def read(self, size: int, /) -> bytes:
-        """At most so many of the next ones; none at the end."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Incoming:
     """One regular file; its content can be read until the next one is asked for."""
 
     name: str
     size: int
-    content: ByteStream
+    content: IO[bytes]
 
     def chunks(self) -> Iterator[bytes]:
         """Its bytes, once."""
@@ -85,11 +77,10 @@ def incoming(path: Path, progress: Progress = silent) -> Iterator[Iterator[Incom
         size = os.fstat(file.fileno()).st_size
         magic = file.read(6)
         file.seek(0)
-        told = _Told(file, size, progress)
         # What is not compressed ends where the file does.
         limit = max(reader.FREELY, reader.RATIO * size) if magic.startswith(PACKED) else UNLIMITED
-        with incoming_tar(path, decompressed(cast("BinaryIO", told), magic), limit) as members:
-            yield members
+        with incoming_tar(path, decompressed(file, magic), limit) as members:
+            yield _telling(members, lambda: progress(file.tell(), size))
 
 
 @contextlib.contextmanager
@@ -110,33 +101,11 @@ def incoming_tar(path: Path, file: BinaryIO, limit: int = UNLIMITED) -> Iterator
         raise refused(path, f"it is damaged ({error})") from error
 
 
-class _Told(io.RawIOBase):
-    """A file that tells how far it was read."""
-
-    def __init__(self, file: BinaryIO, size: int, progress: Progress) -> None:
-        self._file, self._size, self._progress = file, size, progress
-
-    def read(self, size: int = -1, /) -> bytes:
-        data = self._file.read(size)
-        self._progress(self._file.tell(), self._size)
-        return data
-
-    def readinto(self, buffer: bytearray | memoryview, /) -> int:  # type: ignore[override]
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def seek(self, offset: int, whence: int = 0, /) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
+def _telling(members: Iterator[Incoming], tell: Callable[[], None]) -> Iterator[Incoming]:
+    """Yield the members, and tell after each how far the file was read."""
+    for member in members:
+        yield member
+        tell()
 
 
 def _of_tar(path: Path, stream: Metered) -> Generator[Incoming]:
@@ -158,27 +127,14 @@ def _of_tar(path: Path, stream: Metered) -> Generator[Incoming]:
                 why = "is there twice" if name in seen else "is no safe name for a file"
                 raise refused(path, f"it holds {_shown(member.name)}, which {why}")
             seen.add(name)
-            yield Incoming(name=name, size=member.size, content=_Member(stream, member))
+            content = tar.extractfile(member)
+            assert content is not None
+            yield Incoming(name=name, size=member.size, content=content)
         # tarfile takes a broken header for the end; the real end is zeros, or nothing.
         if stream.last.strip(b"\0") or len(stream.last) < tarfile.BLOCKSIZE or not seen:
             raise EOFError("it is cut short")
     if stream.limit < UNLIMITED:  # of what is not compressed the rest may have no end
         stream.drain()
-
-
-class _Member:
-    """The content of a member, as it comes out of the stream: tarfile's own reader copies it three times."""
-
-    def __init__(self, stream: Metered, member: tarfile.TarInfo) -> None:
-        stream.seek(member.offset_data)
-        self._stream, self._left = stream, member.size
-
-    def read(self, size: int, /) -> bytes:
-        data = self._stream.read(min(size, self._left))
-        if not data and self._left:
-            raise EOFError("it is cut short")
-        self._left -= len(data)
-        return data
 
 
 def _kind(member: tarfile.TarInfo) -> str:
@@ -252,21 +208,25 @@ DAMAGE = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """`hashes`: sha256 of every other file, wheels included, by its name below the top folder.
+    """Required fields of a manifest.json, which may have more.
 
     generation: the view's number on the machine that wrote it, which only grows there.
+    papers: sha256 of the wheels' papers by key and name; files: of what is neither.
     """
 
     view: str
     generation: int
     closure_key: str
     wheels: tuple[StoredWheel, ...]
-    hashes: Mapping[str, str]
+    papers: dict[str, dict[str, str]]
+    files: dict[str, str]
 
-    def papers(self, key: str) -> list[str]:
-        """Return names of the papers of a wheel."""
-        start = f"store/{key}/"
-        return [name.removeprefix(start) for name in self.hashes if name.startswith(start)]
+    def hashes(self) -> dict[str, str]:
+        """Return the sha256 of every other file, wheels included, by its name below the top folder."""
+        papers = {
+            f"store/{key}/{name}": sha256 for key, own in self.papers.items() for name, sha256 in own.items()
+        }
+        return {wheel.filename: wheel.sha256 for wheel in self.wheels} | self.files | papers
 
 
 def refused(file: Path, why: str, *, hint: Hint | HintStep | str | None = None) -> StoreError:
@@ -276,27 +236,15 @@ def refused(file: Path, why: str, *, hint: Hint | HintStep | str | None = None) 
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Document:
-    """Required fields of a manifest.json, which may have more."""
-
-    view: str
-    generation: int
-    closure_key: str
-    wheels: tuple[StoredWheel, ...]
-    papers: dict[str, dict[str, str]]
-    files: dict[str, str]
-
-
-_LISTED: Any = GenericAlias(list, (_Document,))  # the list hands its configuration to what is inside
-_SHAPE: TypeAdapter[list[_Document]] = TypeAdapter(_LISTED, config=ConfigDict(extra="forbid", strict=True))
+_LISTED: Any = GenericAlias(list, (Manifest,))  # the list hands its configuration to what is inside
+_SHAPE: TypeAdapter[list[Manifest]] = TypeAdapter(_LISTED, config=ConfigDict(extra="forbid", strict=True))
 _HASH = re.compile(r"[0-9a-f]{64}")
 _RESERVED = ("store", TOOL)  # folders of an export
 
 
 def parse_manifest(path: Path, data: bytes) -> Manifest:
     """Read the manifest of the tar or folder `path`; StoreError, whatever is wrong with it."""
-    return _or_refused(path, lambda: _checked(_document(path, data)))
+    return _or_refused(path, lambda: _checked(_manifest(path, data)))
 
 
 def refuse_other_schema(path: Path, data: bytes) -> None:
@@ -327,15 +275,15 @@ def _raw(path: Path, data: bytes) -> dict[str, Any]:
     return raw
 
 
-def _document(path: Path, data: bytes) -> _Document:
+def _manifest(path: Path, data: bytes) -> Manifest:
     raw = _raw(path, data)
-    known = {one.name: raw[one.name] for one in fields(_Document)}
+    known = {one.name: raw[one.name] for one in fields(Manifest)}
     # By way of JSON: there pydantic's strict mode takes arrays for tuples and objects for classes.
     return _SHAPE.validate_json(json.dumps([known]))[0]
 
 
-def _checked(document: _Document) -> Manifest:
-    """Say what is in a manifest; DAMAGE or AuditError where its parts contradict each other."""
+def _checked(document: Manifest) -> Manifest:
+    """Return the manifest; DAMAGE or AuditError where its parts contradict each other."""
     for wheel in document.wheels:
         _check_wheel(wheel)
     names = {wheel.key: wheel.filename for wheel in document.wheels}
@@ -345,24 +293,16 @@ def _checked(document: _Document) -> Manifest:
         raise ValueError(f"its view is called {document.view!r}")
     if document.closure_key and not _HASH.fullmatch(document.closure_key):
         raise ValueError(f"its closure_key is {document.closure_key!r}")
-    papers = {(key, name): sha256 for key, own in document.papers.items() for name, sha256 in own.items()}
+    papers = [(key, name) for key, own in document.papers.items() for name in own]
     if any(names.get(key, name) == name or name == PREFIX for key, name in papers):
         raise ValueError("it lists papers of no wheel, or one with a wheel's name")
     taken = {*names.values(), *_RESERVED}
     if any(name.startswith("store/") or name in taken for name in document.files):
         raise ValueError("it lists a wheel, a paper or a folder as something else")
-    hashes = {wheel.filename: wheel.sha256 for wheel in document.wheels} | document.files
-    hashes |= {f"store/{key}/{name}": sha256 for (key, name), sha256 in papers.items()}
-    for name, sha256 in hashes.items():
+    for name, sha256 in document.hashes().items():
         if not PLACE.fullmatch(name) or not _HASH.fullmatch(sha256):
             raise ValueError(f"{name!r} with the sha256 {sha256!r} is no file of an export")
-    return Manifest(
-        view=document.view,
-        generation=document.generation,
-        closure_key=document.closure_key,
-        wheels=document.wheels,
-        hashes=hashes,
-    )
+    return document
 
 
 def _check_wheel(wheel: StoredWheel) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import json
 import os
 import sys
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
-from spark_build.errors import StoreError, UsageError
-from spark_build.files import CHUNK, locked, make_folder, remove_empty, sha256_of, sync_folder
+from spark_build.errors import UsageError
+from spark_build.files import locked, make_folder, remove_empty, sha256_of, sync_folder
 from spark_build.transfer.bundle import Bundle, Member, Progress
 from spark_build.wheelhouse.generations import MANIFEST
 from spark_build.wheelhouse.trust import SIGNATURE
@@ -38,30 +38,29 @@ class Counter:
         self._progress(self.done, self._total)
 
 
-# Puts one member at a place of the file; returns where it ends.
-_Writer = Callable[[BinaryIO, int, Member, bytes, Counter], int]
-
-
 def silent(_done: int, _total: int) -> None:
     """Progress that nobody wants to see."""
 
 
 def write_archive(parcel: Bundle, file: Path, progress: Progress = silent) -> int:
-    """Write FILE.tar or FILE.tar.zst; its size in bytes. Goes on where an interrupted one stopped.
+    """Write FILE.tar or FILE.tar.zst; its size in bytes.
 
     A damaged wheel ends it with a StoreError that leaves nothing; what was at `file` stays till the end.
     """
     part = file.with_name(f"{file.name}.part")
-    writer: _Writer = _framed if file.suffix == ".zst" else _plain
+    counter = Counter(progress, parcel.size)
     make_folder(file.parent)
     with locked(file.with_name(f".{file.name}.lock"), purpose=f"writing {file.name}"):
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
         try:
-            with os.fdopen(
-                os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644), "r+b", buffering=0
-            ) as out:
-                _write(parcel, out, writer, Counter(progress, parcel.size))
-                os.fsync(out.fileno())
-        except StoreError:
+            with os.fdopen(descriptor, "wb") as out:
+                with _packing(out, file) as packed:
+                    for data in stream(parcel.members, f"{parcel.top}/"):
+                        packed.write(data)
+                        counter.add(min(len(data), parcel.size - counter.done))
+                out.flush()
+                os.fsync(descriptor)
+        except BaseException:
             part.unlink()
             raise
         part.replace(file)
@@ -69,27 +68,26 @@ def write_archive(parcel: Bundle, file: Path, progress: Progress = silent) -> in
         return file.stat().st_size
 
 
-def stream(members: tuple[Member, ...]) -> Iterator[bytes]:
-    """Yield the members as a tar for a pipe."""
+@contextlib.contextmanager
+def _packing(out: BinaryIO, file: Path) -> Iterator[BinaryIO]:
+    """Yield what packs into `out` as the name of `file` says."""
+    if file.suffix == ".zst":
+        with zstd.ZstdFile(out, "wb", level=LEVEL) as packed:
+            yield cast("BinaryIO", packed)
+    else:
+        yield out
+
+
+def stream(members: Iterable[Member], top: str = "") -> Iterator[bytes]:
+    """Yield the members as a tar, with `top` before their names."""
     total = 0
     for member in members:
-        header = _header(member.name, member.size)
+        header = _header(f"{top}{member.name}", member.size)
         yield header
         yield from member.content()
         yield bytes(_padding(member.size))
         total += len(header) + member.size + _padding(member.size)
     yield _end(total)
-
-
-def _write(parcel: Bundle, out: BinaryIO, writer: _Writer, counter: Counter) -> None:
-    at = total = 0
-    for member in parcel.members:
-        header = _header(f"{parcel.top}/{member.name}", member.size)
-        at = writer(out, at, member, header, counter)
-        total += len(header) + member.size + _padding(member.size)
-    last = Member(name="", size=0, sha256=hashlib.sha256(b"").hexdigest(), source=b"")
-    at = writer(out, at, last, _end(total), counter)
-    out.truncate(at)
 
 
 def _header(name: str, size: int) -> bytes:
@@ -106,100 +104,6 @@ def _end(total: int) -> bytes:
     """Return two empty blocks, and up to a whole record."""
     blocks = 2 * tarfile.BLOCKSIZE
     return bytes(blocks + -(total + blocks) % tarfile.RECORDSIZE)
-
-
-def _read(out: BinaryIO, at: int, size: int) -> Iterator[bytes]:
-    """Yield what is there already, of at most `size` bytes."""
-    out.seek(at)
-    while size > 0 and (chunk := out.read(min(CHUNK, size))):
-        size -= len(chunk)
-        yield chunk
-
-
-def _put(out: BinaryIO, data: bytes) -> None:
-    """Write all of it: an unbuffered file may take less at once."""
-    view = memoryview(data)
-    while view:
-        view = view[out.write(view) :]
-
-
-def _plain(out: BinaryIO, at: int, member: Member, header: bytes, counter: Counter) -> int:
-    begin = at + len(header)
-    end = begin + member.size + _padding(member.size)
-    digest, kept, before = hashlib.sha256(), 0, counter.done
-    if b"".join(_read(out, at, len(header))) == header:
-        for chunk in _read(out, begin, member.size):
-            digest.update(chunk)
-            kept += len(chunk)
-            counter.add(len(chunk))
-    if kept == member.size and digest.hexdigest() != member.sha256:
-        counter.add(-kept)
-        digest, kept = hashlib.sha256(), 0
-    out.seek(at)
-    _put(out, header)
-    try:
-        _append(out, begin + kept, member, kept, digest, counter)
-    except StoreError:
-        if not kept:
-            raise
-        # Either the source is damaged, or the beginning that was there: from the start it will show.
-        counter.add(before - counter.done)
-        _append(out, begin, member, 0, hashlib.sha256(), counter)
-    out.seek(begin + member.size)
-    _put(out, bytes(end - begin - member.size))
-    return end
-
-
-def _append(out: BinaryIO, at: int, member: Member, kept: int, digest: object, counter: Counter) -> None:
-    out.seek(at)
-    if kept == member.size:
-        return
-    for chunk in member.content(kept, digest):
-        _put(out, chunk)
-        counter.add(len(chunk))
-
-
-def _framed(out: BinaryIO, at: int, member: Member, header: bytes, counter: Counter) -> int:
-    end = _sound_frame(out, at, member, header)
-    if end is not None:
-        counter.add(member.size)
-        return end
-    out.truncate(at)
-    out.seek(at)
-    packer = zstd.ZstdCompressor(level=LEVEL)
-    packer.set_pledged_input_size(len(header) + member.size + _padding(member.size))
-    _put(out, packer.compress(header))
-    for chunk in member.content():
-        _put(out, packer.compress(chunk))
-        counter.add(len(chunk))
-    _put(out, packer.compress(bytes(_padding(member.size))) + packer.flush())
-    return out.tell()
-
-
-def _sound_frame(out: BinaryIO, at: int, member: Member, header: bytes) -> int | None:
-    """Return the end of this member's frame; None when it is missing or damaged."""
-    unpacker, begin, digest, size = zstd.ZstdDecompressor(), b"", hashlib.sha256(), 0
-    padding = _padding(member.size)
-    out.seek(at)
-    try:
-        while not unpacker.eof:
-            packed = out.read(CHUNK) if unpacker.needs_input else b""
-            if not packed and unpacker.needs_input:
-                return None
-            at += len(packed)
-            data = unpacker.decompress(packed, CHUNK)
-            begin, data = (begin + data)[: len(header)], data[max(0, len(header) - len(begin)) :]
-            if not header.startswith(begin):
-                return None
-            content = data[: max(0, member.size - size)]
-            digest.update(content)
-            size += len(data)
-            if size > member.size + padding or any(data[len(content) :]):  # the padding is zeros
-                return None
-    except zstd.ZstdError:
-        return None
-    whole = begin == header and size == member.size + padding and digest.hexdigest() == member.sha256
-    return at - len(unpacker.unused_data) if whole else None
 
 
 PART = ".part"

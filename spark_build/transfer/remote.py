@@ -430,7 +430,7 @@ class _Place:
 
         files, top = self._opened
         if self._url.startswith("file:"):
-            write_archive(bundle, Path(top, name))  # goes on where a killed one stopped
+            write_archive(bundle, Path(top, name))
             return
         part = f"{top}/{name}.{secrets.token_hex(8)}{PART}"
         try:

@@ -7,11 +7,9 @@ import hashlib
 import os
 import re
 import shlex
-import shutil
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -30,10 +28,10 @@ from spark_build.errors import (
 )
 from spark_build.events import Emit, Note
 from spark_build.files import CHUNK
-from spark_build.process import Completed, run
+from spark_build.process import Completed, by_lines, run
 from spark_build.sources.git_remote import display_url
 from spark_build.transfer.bundle import Bundle, Member, Progress
-from spark_build.transfer.bundle_write import Counter, stream
+from spark_build.transfer.bundle_write import Counter
 from spark_build.wheelhouse.trust import SIGNATURE
 
 TRIES = 2  # of one file, when what arrived is not what was sent
@@ -66,7 +64,7 @@ def _send_by_fsspec(parcel: Bundle, url: str, progress: Progress, emit: Emit) ->
         # The manifest last: without it nobody takes the folder for a whole export.
         for member in (*parcel.members[1:], parcel.members[0]):
             _put(files, f"{top}/{member.name}", member, counter, url)
-        others = _other_wheels(files, top, parcel)
+        there = {str(path).rpartition("/")[2] for path in files.ls(top, detail=False)}
     except NotImplementedError as error:
         raise UsageError(
             f"{display_url(url)} cannot be written to ({type(files).__name__})", hint="name another URL"
@@ -75,6 +73,13 @@ def _send_by_fsspec(parcel: Bundle, url: str, progress: Progress, emit: Emit) ->
         raise
     except Exception as error:  # what a file system raises is its own
         raise _failed(url, error) from error
+    _tell_of_others(there, parcel, emit)
+
+
+def _tell_of_others(there: Collection[str], parcel: Bundle, emit: Emit) -> None:
+    """Tell which wheels lie there besides."""
+    known = {member.name for member in parcel.members}
+    others = sorted(name for name in there if name.endswith(".whl") and name not in known)
     if others:
         emit(Note(message=f"there are other wheels, which installers would see: {', '.join(others)}"))
 
@@ -225,12 +230,6 @@ def _is_there(files: Any, path: str, member: Member) -> bool:
     return digest.hexdigest() == member.sha256
 
 
-def _other_wheels(files: Any, top: str, parcel: Bundle) -> list[str]:
-    known = {member.name for member in parcel.members}
-    names = {str(path).rpartition("/")[2] for path in files.ls(top, detail=False)}
-    return sorted(name for name in names - known if name.endswith(".whl"))
-
-
 _SUM = re.compile(r"([0-9a-f]{64})  (?:\./)?(.+)")
 _SHARE = re.compile(r"\s*([\d,.]+)\s+\d+%")
 
@@ -285,16 +284,11 @@ def send_by_ssh(parcel: Bundle, node: Node, progress: Progress, emit: Emit) -> N
     """Send what is not there yet, and prove all of it there; HostError when that fails."""
     place = shlex.quote(node.path)
     # An earlier export's signature would hold for no manifest of this one.
-    stale = "" if _is_signed(parcel) else f"rm -f -- {place}/{SIGNATURE} && "
-    answer = _ask(node, f"mkdir -p -- {place} && {stale}echo rsync=$(command -v rsync)")
+    stale = "" if _is_signed(parcel) else f" && rm -f -- {place}/{SIGNATURE}"
+    _ask(node, f"mkdir -p -- {place}{stale}")
     counter = Counter(progress, parcel.size)
-    by_rsync = any(line.startswith("rsync=/") for line in answer) and shutil.which("rsync") is not None
-    (_by_rsync if by_rsync else _by_tar)(parcel, node, counter)
+    _by_rsync(parcel, node, counter)
     wrong = _wrong(parcel, node)
-    if wrong and by_rsync:
-        # rsync goes by size and time: a file that was damaged there looks right to it.
-        _by_rsync(parcel, node, Counter(progress, parcel.size), "--checksum")
-        wrong = _wrong(parcel, node)
     if wrong:
         for member in wrong:
             for _ in member.content():  # is it our own file that is damaged?
@@ -304,11 +298,7 @@ def send_by_ssh(parcel: Bundle, node: Node, progress: Progress, emit: Emit) -> N
             hint=Hint("check the disk there, then ", AGAIN),
         )
     counter.add(parcel.size - counter.done)
-    known = {member.name for member in parcel.members}
-    there = _ask(node, f"cd -- {place} && ls")
-    others = [name for name in there if name.endswith(".whl") and name not in known]
-    if others:
-        emit(Note(message=f"there are other wheels, which installers would see: {', '.join(others)}"))
+    _tell_of_others(_ask(node, f"cd -- {place} && ls"), parcel, emit)
 
 
 def _ask(node: Node, script: str) -> list[str]:
@@ -324,9 +314,11 @@ def _require(done: Completed, node: Node) -> None:
         return
     said = done.output.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
     port = f" -p {node.port}" if node.port else ""
+    needed = f"`ssh{port} {node.login}` must work without a password (ssh-copy-id)"
+    if re.search(r"rsync.* not found", done.output):
+        needed = "both machines need rsync (apt install rsync; or --to sftp://...)"
     raise HostError(
-        f"sending to {node.login} failed: {said[0][:300]}",
-        hint=Hint(f"`ssh{port} {node.login}` must work without a password (ssh-copy-id); then ", GOES_ON),
+        f"sending to {node.login} failed: {said[0][:300]}", hint=Hint(f"{needed}; then ", GOES_ON)
     )
 
 
@@ -341,7 +333,7 @@ def _wrong(parcel: Bundle, node: Node) -> list[Member]:
     return [member for member in parcel.members if there.get(member.name) != member.sha256]
 
 
-def _by_rsync(parcel: Bundle, node: Node, counter: Counter, *options: str) -> None:
+def _by_rsync(parcel: Bundle, node: Node, counter: Counter) -> None:
     """Send a folder of links, which rsync follows, so that nothing is copied here."""
     with tempfile.TemporaryDirectory(prefix="spark-build-") as scratch:
         for member in parcel.members:
@@ -351,75 +343,15 @@ def _by_rsync(parcel: Bundle, node: Node, counter: Counter, *options: str) -> No
                 path.write_bytes(member.source)
             else:
                 path.symlink_to(member.source)
-        command = ["rsync", "--recursive", "--times", "--copy-links", "--partial", "--protect-args"]
-        command += ["--chmod=F644", "--no-inc-recursive", "--info=progress2", *options]
+        # By content: to size and time a file that was damaged there looks right.
+        command = ["rsync", "--recursive", "--times", "--checksum", "--copy-links", "--partial"]
+        command += ["--protect-args", "--chmod=F644", "--no-inc-recursive", "--info=progress2"]
         command += ["-e", shlex.join(node.ssh()), "--", f"{scratch}/", f"{node.rsync}:{node.path}/"]
 
-        def moved(text: str) -> None:
-            match = _SHARE.match(text)
+        def moved(line: str) -> None:
+            match = _SHARE.match(line)
             if match:
                 counter.add(min(parcel.size, int(re.sub(r"\D", "", match[1]))) - counter.done)
 
-        with _reading(moved) as descriptor:
-            shell = ["sh", "-c", f'exec "$@" >/dev/fd/{descriptor}', "sh"]
-            done = run([*shell, *command], pass_fds=(descriptor,))
+        done = run(by_lines(command), on_line=moved)
     _require(done, node)
-
-
-@contextlib.contextmanager
-def _reading(tell: Callable[[str], None]) -> Iterator[int]:
-    """Yield a descriptor to write to; what arrives is reported at every line and carriage return."""
-    ours, theirs = os.pipe()
-
-    def follow() -> None:
-        rest = ""
-        while data := os.read(ours, 4096):
-            *texts, rest = re.split(r"[\r\n]", rest + data.decode(errors="replace"))
-            for text in texts:
-                tell(text)
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    try:
-        yield theirs
-    finally:
-        os.close(theirs)
-        thread.join()
-        os.close(ours)
-
-
-def _by_tar(parcel: Bundle, node: Node, counter: Counter) -> None:
-    """Send a tar of what is missing or differs through ssh."""
-    wrong = tuple(_wrong(parcel, node))
-    counter.add(parcel.size - sum(member.size for member in wrong))
-    theirs, ours = os.pipe()
-    failures: list[BaseException] = []
-
-    def feed() -> None:
-        try:
-            with os.fdopen(ours, "wb", buffering=0) as pipe:
-                for data in stream(wrong):
-                    _write_all(pipe.fileno(), data)
-                    counter.add(min(len(data), parcel.size - counter.done))
-        except BrokenPipeError:
-            pass  # ssh says why
-        except BaseException as error:  # noqa: BLE001  raised again below
-            failures.append(error)
-
-    script = f"cd -- {shlex.quote(node.path)} && tar -xf -"
-    thread = threading.Thread(target=feed, daemon=True)
-    thread.start()
-    try:
-        done = run(node.command(script), stdin=theirs)
-    finally:
-        os.close(theirs)
-        thread.join()
-    if failures:
-        raise failures[0]
-    _require(done, node)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]

@@ -1,8 +1,8 @@
 """Check the wheelhouse against its records: faults, what to type, repair.
 
 The shallow check looks at names, links, sizes and papers; the deep one reads every byte. What can be
-mended is: links, an installer's papers, manifests, leftovers, and wheels of which the same bytes lie
-somewhere else here. What somebody else put here is never deleted.
+mended is: links, an installer's papers, manifests and leftovers. What somebody else put here is never
+deleted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from spark_build.errors import Finding, Hint, HintStep, Place, StoreError, UnreadableError, ours, rm, shell
-from spark_build.files import OWNER, remove_any, remove_tree, sha256_of, write_atomically
+from spark_build.files import OWNER, remove_any, sha256_of, write_atomically
 from spark_build.paths import Home
 from spark_build.wheelhouse import generations
 from spark_build.wheelhouse import store as stores
@@ -58,7 +58,7 @@ def of_store(home: Home, wheels: dict[str, StoredWheel], left: list[Path] | None
             with os.scandir(path) as entries:
                 for entry in sorted(entries, key=lambda one: one.name):
                     if KEY.fullmatch(entry.name) and entry.name[:2] == path.name:
-                        yield from _of_entry(home, path / entry.name, wheels, busy=left is None)
+                        yield from _of_entry(path / entry.name, wheels)
                     else:
                         yield _foreign(Path(entry.path))
         else:
@@ -74,7 +74,7 @@ def _again(folder: Path, recipe: str) -> Hint:
     return Hint(rm(folder), ours("build", recipe) if recipe else ours("all"))
 
 
-def _of_entry(home: Home, folder: Path, wheels: dict[str, StoredWheel], *, busy: bool) -> Iterator[Suspect]:
+def _of_entry(folder: Path, wheels: dict[str, StoredWheel]) -> Iterator[Suspect]:
     with os.scandir(folder) as entries:
         names = {entry.name: entry for entry in entries}
     try:
@@ -91,52 +91,22 @@ def _of_entry(home: Home, folder: Path, wheels: dict[str, StoredWheel], *, busy:
         wheels[folder.name] = entry.wheel
         there = names.get(entry.wheel.filename)
         if there is None or there.is_symlink() or there.stat().st_size != entry.wheel.size:
-            yield _bad_wheel(home, entry)
+            yield _bad_wheel(entry)
     own = {entry.wheel.filename} if entry.wheel else set()
     expected = {RECORD, *record.get("papers", names), *([PREFIX] if entry.prefix else ())} - own
     for name in expected - names.keys():
         told = "what others build against is gone" if name == PREFIX else "a paper of the entry is gone"
         yield suspect("missing", folder / name, told, _again(folder, entry.recipe))
     for name in names.keys() - expected - own:
-        if name == PREFIX and not busy:  # being copied when somebody was killed
-            told = "left by a process that was killed; the next build makes it again"
-            yield suspect("unfinished", folder / PREFIX, told, mend=partial(_drop_prefix, home, folder))
-        elif name != PREFIX:
-            yield _foreign(folder / name)
+        yield _foreign(folder / name)
 
 
-def _drop_prefix(home: Home, folder: Path) -> bool:
-    """Remove a prefix that its record does not know, unless another process has completed it."""
-    with stores.exclusive(home.store, "checking") as holder:
-        if holder or entry_of(folder, stores.record_of(folder)).prefix is not None:
-            return False
-        remove_tree(folder / PREFIX)
-        return True
-
-
-def _bad_wheel(home: Home, entry: StoreEntry) -> Suspect:
+def _bad_wheel(entry: StoreEntry) -> Suspect:
     assert entry.wheel is not None
     path = entry.folder / entry.wheel.filename
     there = path.is_file() and not path.is_symlink()
     told = "is not what was committed: its bytes changed" if there else "is missing in the store"
-    mend = partial(restore, home, path, entry.wheel)
-    return suspect("damaged" if there else "missing", path, told, _again(entry.folder, entry.recipe), mend)
-
-
-def restore(home: Home, path: Path, wheel: StoredWheel) -> bool:
-    """Restore the wheel's bytes from any file here that has them; returns False when none has."""
-    for root in (home.wheelhouse, home.sources, home.build):
-        for folder, _, names in os.walk(root):
-            for name in names:
-                other = Path(folder, name)
-                if other == path or other.is_symlink() or other.stat().st_size != wheel.size:
-                    continue
-                if sha256_of(other) == wheel.sha256:
-                    # A copy, no link: one more bit that flips must not hit both.
-                    with other.open("rb") as content:
-                        stores.replace_file(home.store, path, content)
-                    return True
-    return False
+    return suspect("damaged" if there else "missing", path, told, _again(entry.folder, entry.recipe))
 
 
 def contents(home: Home, told: Told) -> Iterator[Suspect]:
@@ -157,7 +127,7 @@ def contents(home: Home, told: Told) -> Iterator[Suspect]:
             if found == wanted:
                 continue
             if entry.wheel is not None and path.name == entry.wheel.filename:
-                yield _bad_wheel(home, entry)
+                yield _bad_wheel(entry)
             else:
                 yield suspect("damaged", path, "its bytes changed", _again(entry.folder, entry.recipe))
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import io
 import json
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from packaging.utils import (
     InvalidWheelFilename,
@@ -25,16 +24,14 @@ from packaging.utils import (
 )
 
 from spark_build import __version__
-from spark_build.errors import Finding, Hint, StoreError, rm
+from spark_build.errors import AGAIN, Finding, Hint, StoreError, rm
 from spark_build.files import (
-    CHUNK,
     LockTimeout,
     copy_or_link,
     locked,
     make_folder,
     remove_any,
     remove_tree,
-    replacing,
     sha256_of,
     sync_folder,
     sync_tree,
@@ -43,7 +40,7 @@ from spark_build.files import (
 )
 from spark_build.recipes.model import Target
 from spark_build.text import digest
-from spark_build.wheels.model import StoredWheel, finding_row
+from spark_build.wheels.model import Origin, StoredWheel, WheelFacts, finding_row
 
 RECORD = "record.json"
 LOCK = "lock"
@@ -124,11 +121,7 @@ def record_of(folder: Path) -> dict[str, Any]:
     except PermissionError as error:
         raise unreadable(error) from error
     except (OSError, ValueError) as error:
-        raise StoreError(
-            f"the record of {folder.name[:12]} cannot be read: {getattr(error, 'strerror', None) or error}",
-            where=str(folder / RECORD),
-            hint=Hint(rm(folder), ", then build again"),
-        ) from error
+        raise _bad_record(folder, f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
     return record
 
 
@@ -158,11 +151,15 @@ def entry_of(folder: Path, record: Mapping[str, Any]) -> StoreEntry:
             judgement=str(record.get("judgement", "")),
         )
     except (KeyError, TypeError) as error:
-        raise StoreError(
-            f"the record of {folder.name[:12]} lacks {error}",
-            where=str(folder / RECORD),
-            hint=Hint(rm(folder), ", then build again"),
-        ) from error
+        raise _bad_record(folder, f"lacks {error}") from error
+
+
+def _bad_record(folder: Path, why: str) -> StoreError:
+    return StoreError(
+        f"the record of {folder.name[:12]} {why}",
+        where=str(folder / RECORD),
+        hint=Hint(rm(folder), ", then build again"),
+    )
 
 
 def commit(
@@ -208,8 +205,24 @@ def commit(
         if existing is not None:
             with contextlib.suppress(OSError):  # young again: who takes it in is about to need it
                 os.utime(existing.folder / RECORD)
-            return _completed(existing, prefix)
+            if prefix is not None and existing.prefix is None:  # imported by a spark-build of November 2026
+                raise StoreError(
+                    f"{existing.name} {key[:12]} has no prefix", hint=Hint(rm(existing.folder), AGAIN)
+                )
+            return existing
         return _made(store, key, fill)
+
+
+def described_as(origin: Origin, facts: WheelFacts, content_digest: str) -> dict[str, Any]:
+    """Return what `commit` is told of a wheel that no recipe built."""
+    return {
+        "name": facts.name,
+        "version": facts.version,
+        "origin": origin,
+        "recipe": "",
+        "requires": list(facts.requires),
+        "content_digest": content_digest,
+    }
 
 
 def _made(store: Path, key: str, fill: Callable[[Path], dict[str, Any]]) -> StoreEntry:
@@ -261,29 +274,6 @@ def _take(prefix: Path, destination: Path) -> None:
         copy_or_link(Path(source), Path(copy))
 
     shutil.copytree(prefix, destination, symlinks=True, copy_function=link)
-
-
-def _completed(entry: StoreEntry, prefix: Path | None) -> StoreEntry:
-    """Add the prefix of a build here to an entry that was imported without one; returns the entry."""
-    if prefix is None or entry.prefix is not None:
-        return entry
-    store = entry.folder.parent.parent
-    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=store) as scratch:
-        _take(prefix, Path(scratch, PREFIX))
-        sync_tree(Path(scratch))
-        remove_tree(entry.folder / PREFIX)
-        Path(scratch, PREFIX).rename(entry.folder / PREFIX)
-    record = json.loads((entry.folder / RECORD).read_text())
-    text = _record_text({**record, "prefix": True})
-    replace_file(store, entry.folder / RECORD, io.BytesIO(text.encode()))
-    os.utime(entry.folder.parent)  # the index looks again
-    return replace(entry, prefix=entry.folder / PREFIX)
-
-
-def replace_file(store: Path, path: Path, content: IO[bytes]) -> None:
-    """Replace a file of an entry by one rename."""
-    with replacing(path, mode=0o444, folder=store, prefix=".tmp-") as out:
-        shutil.copyfileobj(content, out, CHUNK)
 
 
 def _seal(folder: Path) -> None:
@@ -448,10 +438,8 @@ def is_judged(entry: StoreEntry, judgement: str) -> bool:
     """Return whether the entry was found good under this judgement key."""
     if entry.judgement == judgement:
         return True
-    try:
-        return _is_of(entry, _judgement_in(_judgements_of(entry) / f"{judgement}.json"))
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
+    later = _judgement_in(_judgements_of(entry) / f"{judgement}.json")
+    return later is not None and later["of"] == _bytes_of(entry)
 
 
 def note_judgement(entry: StoreEntry, inputs: Mapping[str, Any], findings: Sequence[Finding]) -> None:
@@ -479,44 +467,35 @@ def prune_judgements(store: Path) -> None:
 
 def is_sound_judgement(path: Path) -> bool:
     """Return whether a judgement is readable and names its own key."""
-    try:
-        document = _judgement_in(path)
-        return bool(path.name == f"{digest(document['inputs'])}.json" and document["of"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
+    document = _judgement_in(path)
+    return document is not None and path.name == f"{digest(document['inputs'])}.json"
 
 
 def _judgements_of(entry: StoreEntry) -> Path:
     return entry.folder.parents[2] / JUDGEMENTS / entry.folder.parent.name / entry.folder.name
 
 
-def _judgement_in(path: Path) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(path.read_bytes())
-    if document["schema"] != JUDGEMENT_SCHEMA:
-        raise ValueError(f"schema {document['schema']}")
-    return document
+def _judgement_in(path: Path) -> dict[str, Any] | None:
+    """Return a judgement; None for one that cannot be read."""
+    try:
+        document: dict[str, Any] = json.loads(path.read_bytes())
+        sound = document["schema"] == JUDGEMENT_SCHEMA and document["of"] and document["judged"]
+        return document if sound and isinstance(document["inputs"], dict) else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def _bytes_of(entry: StoreEntry) -> dict[str, str]:
     return {"sha256": entry.wheel.sha256 if entry.wheel else "", "content_digest": entry.content_digest}
 
 
-def _is_of(entry: StoreEntry, document: Mapping[str, Any]) -> bool:
-    return bool(document["of"] == _bytes_of(entry))
-
-
 def last_judged_inputs(entry: StoreEntry) -> Mapping[str, Any] | None:
     """Return the inputs of the entry's newest judgement."""
-    found: list[tuple[str, Mapping[str, Any]]] = []
-    for path in _judgements_of(entry).glob("[0-9a-f]*.json"):
-        try:
-            document = _judgement_in(path)
-            if _is_of(entry, document):
-                found.append((document["judged"], document["inputs"]))
-        except (OSError, ValueError, LookupError, TypeError):
-            continue
-    if found:
-        return max(found, key=lambda one: one[0])[1]
+    found = map(_judgement_in, _judgements_of(entry).glob("[0-9a-f]*.json"))
+    own_bytes = _bytes_of(entry)
+    later = [one for one in found if one is not None and one["of"] == own_bytes]
+    if later:
+        return dict(max(later, key=lambda one: str(one["judged"]))["inputs"])
     try:
         # Without the record's word it is a paper that came with an import.
         own = json.loads((entry.folder / JUDGEMENT).read_bytes()) if entry.judgement else None

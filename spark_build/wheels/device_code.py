@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import shutil
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -26,14 +24,13 @@ from spark_build.wheels.fatbin import (
     FatbinProblem,
     Item,
     Region,
-    Scanner,
     Stray,
     kind_of,
     parts,
+    scan,
 )
 from spark_build.wheels.model import Code, DeviceCode
 
-CHUNK = 1 << 20
 HEAD = 64
 MAX_PROBLEMS = 50
 
@@ -43,13 +40,13 @@ _NOTHING = "does not contain device code"
 
 
 def read_library(path: Path) -> DeviceCode:
-    """Return the device code of a library, object, static archive, .cubin or .fatbin. Raises FatbinError."""
+    """Return the device code of a library, object, .cubin or .fatbin. Raises FatbinError."""
     with path.open("rb", buffering=0) as file:
         return read(file, str(path))
 
 
 def read(file: IO[bytes], path: str) -> DeviceCode:
-    """Return the device code of an open seekable file, read once, CHUNK bytes at a time."""
+    """Return the device code of an open seekable file, read once, a MiB at a time."""
     size = file.seek(0, 2)
 
     def read_at(offset: int, length: int) -> bytes:
@@ -62,12 +59,8 @@ def read(file: IO[bytes], path: str) -> DeviceCode:
     found = _Found()
     try:
         found.take_parts(parts(read_at, size))
-        scanner = Scanner(size=size)
+        found.take(scan(read_at, size))
         kind = kind_of(read_at(0, HEAD))
-        file.seek(0)
-        while chunk := file.read(CHUNK):
-            found.take(scanner.feed(chunk))
-        found.take(scanner.close())
     except FatbinError as error:
         raise FatbinError(f"{printable(path)}: {error.message}") from error
     return DeviceCode(
@@ -111,39 +104,33 @@ def cross_check(
 ) -> tuple[DeviceCodeDifference, ...]:
     """Return cuobjdump's differences in the sections that it reads. Raises HostError when it fails.
 
-    By itself it lists relocatable code only where there is no other; with --all-fatbin both. In an archive
-    it decides so for every member, so that only the second listing can be compared.
+    By itself it lists relocatable code only where there is no other; with --all-fatbin both.
     """
     code = code or read_library(library)
     shown = code.loaded if code.loaded.containers or code.loaded.sass else code.relocatable
     both = code.loaded.containers and code.relocatable.containers
-    rounds: list[tuple[tuple[str, ...], Sequence[Code]]] = []
-    if code.kind != "archive":
-        rounds.append(((), [shown]))
-    if both or code.kind == "archive":
+    rounds: list[tuple[tuple[str, ...], Sequence[Code]]] = [((), [shown])]
+    if both:
         rounds.append((("--all-fatbin",), [code.loaded, code.relocatable]))
     differences: list[DeviceCodeDifference] = []
     for options, codes in rounds:
-        for listing, ours in ((LIST_ELF, _as_elf(codes)), (LIST_PTX, _as_ptx(codes))):
+        elf, ptx = Counter[str](), Counter[str]()
+        for one in codes:  # cuobjdump prints sm_120f as sm_120, and compute_80 as sm_80
+            for target, number in one.sass.items():
+                elf[target.removesuffix("f")] += number
+            for target, number in one.ptx.items():
+                ptx[target.replace("compute_", "sm_")] += number
+        for listing, ours in ((LIST_ELF, elf), (LIST_PTX, ptx)):
             command = (*options, listing)
             theirs = _listed(cuobjdump, command, library)
-            differences += _differences(" ".join(command), ours, theirs)
+            differences += [
+                DeviceCodeDifference(
+                    listing=" ".join(command), target=target, ours=ours[target], theirs=theirs[target]
+                )
+                for target in sorted({*ours, *theirs})
+                if ours[target] != theirs[target]
+            ]
     return tuple(differences)
-
-
-def find_cuobjdump() -> Path | None:
-    """Return cuobjdump on PATH, else from the package triton; None without either."""
-    if on_path := shutil.which("cuobjdump"):
-        return Path(on_path)
-    try:
-        spec = importlib.util.find_spec("triton")  # found, not imported
-    except (ImportError, ValueError):
-        return None
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        program = Path(folder, "backends/nvidia/bin/cuobjdump")
-        if program.is_file():
-            return program
-    return None
 
 
 @dataclass(slots=True)
@@ -220,37 +207,6 @@ class _Found:
             self.problems.append(f"at byte {offset}: {message}")
         else:
             self.unsaid += 1
-
-
-def _as_elf(codes: Sequence[Code]) -> Counter[str]:
-    """Return the target as cuobjdump lists it, which prints sm_120f as sm_120."""
-    return _sum((target.removesuffix("f"), number) for code in codes for target, number in code.sass.items())
-
-
-def _as_ptx(codes: Sequence[Code]) -> Counter[str]:
-    """Return the target as cuobjdump lists PTX, which prints compute_80 as sm_80."""
-    return _sum(
-        (target.replace("compute_", "sm_"), number) for code in codes for target, number in code.ptx.items()
-    )
-
-
-def _sum(pairs: Iterable[tuple[str, int]]) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for target, number in pairs:
-        total[target] += number
-    return total
-
-
-def _differences(
-    listing: str, ours: Mapping[str, int], theirs: Mapping[str, int]
-) -> list[DeviceCodeDifference]:
-    return [
-        DeviceCodeDifference(
-            listing=listing, target=target, ours=ours.get(target, 0), theirs=theirs.get(target, 0)
-        )
-        for target in sorted({*ours, *theirs})
-        if ours.get(target, 0) != theirs.get(target, 0)
-    ]
 
 
 def _listed(cuobjdump: Path, options: Sequence[str], library: Path) -> Counter[str]:

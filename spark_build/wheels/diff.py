@@ -13,8 +13,6 @@ from spark_build.files import CHUNK
 from spark_build.wheels.device_code import DeviceCodeDifference, cross_check
 from spark_build.wheels.model import Code, DeviceCode, WheelFacts
 from spark_build.wheels.reader import files_of, opened
-from spark_build.wheels.repair import symbol_policies, system_libraries
-from spark_build.wheels.rules import Policies
 from spark_build.wheels.rules_device import order
 
 # auditwheel's digits of the content: libz.b9a71669.so.1, libz-b9a71669.so.1.
@@ -149,22 +147,6 @@ def members(path: Path) -> dict[str, Member]:
     """Return size and checksum of every file from the zip's directory, without unpacking."""
     with opened(path) as archive:
         return {info.filename: (info.file_size, info.CRC) for info in files_of(archive)}
-
-
-def known_libraries(platform: str) -> frozenset[str]:
-    """Return `system_libraries`, or none for a platform that auditwheel does not know."""
-    try:
-        return system_libraries(platform) if platform.startswith("linux-") else frozenset()
-    except ValueError:
-        return frozenset()
-
-
-def known_policies(platform: str) -> Policies:
-    """Return `symbol_policies`, or none for a platform that auditwheel does not know."""
-    try:
-        return symbol_policies(platform) if platform.startswith("linux-") else {}
-    except ValueError:
-        return {}
 
 
 def cross_checked(

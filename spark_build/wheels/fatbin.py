@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -25,6 +25,7 @@ MAX_HEADER = 1 << 20  # names and the compiler's options; nvcc writes up to some
 MAX_ARCH = 9999
 # The most that was met is 36,464 (cuFFT 12.5, with 18,227 containers): what has more is made to exhaust us.
 MAX_ITEMS = 1 << 20
+_WINDOW = 1 << 20  # bytes read at once
 
 
 class FatbinError(AuditError):
@@ -74,118 +75,90 @@ class FatbinProblem:
 Item = Container | FatbinEntry | Stray | FatbinProblem
 
 
-class Scanner:
-    """A search for containers in chunks of any size; keeps less than 64 bytes.
+class ReadAt(Protocol):
+    """Random access to a file; returns fewer bytes than asked for only at its end."""
+
+    def __call__(self, offset: int, size: int, /) -> bytes:
+        """Return the `size` bytes at `offset`."""
+        ...
+
+
+class _Window:
+    """The part of a file that was read last, so that a search reads each byte once."""
+
+    def __init__(self, read: ReadAt, size: int) -> None:
+        self._read, self.size = read, size
+        self._start, self._data = 0, b""
+
+    def at(self, offset: int, length: int) -> bytes:
+        """Return the `length` bytes at `offset`, fewer at the end of the file."""
+        if offset < self._start or offset + length > self._start + len(self._data):
+            self._start, self._data = offset, self._read(offset, _WINDOW)
+        return self._data[offset - self._start : offset - self._start + length]
+
+    def find(self, offset: int) -> int:
+        """Return where the next magic number stands; the file's size where there is none."""
+        while len(self.at(offset, len(MAGIC))) == len(MAGIC):
+            found = self._data.find(MAGIC, offset - self._start)
+            if found >= 0:
+                return self._start + found
+            offset = self._start + len(self._data) - len(MAGIC) + 1
+        return self.size
+
+
+def scan(read: ReadAt, size: int) -> Iterator[Item]:
+    """Yield what a file of `size` bytes holds, in its order. Raises FatbinError beyond MAX_ITEMS.
 
     What lies within an entry's payload belongs to that entry and is not looked at, as in the driver. After
     a problem the search goes on right behind the damaged header, so that a wrong size hides nothing.
     """
+    for number, item in enumerate(_items(_Window(read, size))):
+        if number == MAX_ITEMS:
+            raise FatbinError(f"more than {MAX_ITEMS:,} fat-binary headers in one file")
+        yield item
 
-    def __init__(self, *, size: int | None = None) -> None:
-        """Start; `size` of the whole file in bytes, where known, reveals wrong sizes at once."""
-        self._size = size
-        self._tail = b""  # received, not yet looked at; begins at _next
-        self._received = 0
-        self._next = 0  # where the next header is looked for, absolute
-        self._start = self._end = 0  # of the container that _next is in
-        self._inside = False
-        self._count = 0
 
-    def feed(self, chunk: bytes) -> list[Item]:
-        """Return the items that these bytes complete, in file order. Raises FatbinError beyond MAX_ITEMS."""
-        items: list[Item] = []
-        data = self._tail + chunk if self._tail else chunk
-        base = self._received - len(self._tail)
-        self._received += len(chunk)
-        while self._next < self._received and self._step(data, base, items):
-            if self._count + len(items) > MAX_ITEMS:
-                raise FatbinError(f"more than {MAX_ITEMS:,} fat-binary headers in one file")
-        self._count += len(items)
-        self._tail = data[self._next - base :] if self._next < self._received else b""
-        return items
-
-    def close(self) -> list[Item]:
-        """Return the problems that the end of the file reveals."""
-        if not self._inside or self._end <= self._received:
-            return []
-        self._inside = False
-        return [
-            FatbinProblem(
-                offset=self._start, message=_cut(self._end - self._start, self._received - self._start)
-            )
-        ]
-
-    def _step(self, data: bytes, base: int, items: list[Item]) -> bool:
-        """Read one header or search for one; returns False when more bytes are needed."""
-        if not self._inside:
-            return self._search(data, base, items)
-        left = self._end - self._next
-        if left < _ENTRY.size:
-            self._inside = False
-            if left:
-                items.append(
-                    FatbinProblem(offset=self._next, message=f"{left} bytes after a container's last entry")
-                )
-            return True
-        if self._received - self._next < _ENTRY.size:
-            return False
-        self._entry(data, self._next - base, items)
-        return True
-
-    def _search(self, data: bytes, base: int, items: list[Item]) -> bool:
-        found = data.find(MAGIC, self._next - base)
-        if found < 0:
-            self._next = max(self._next, self._received - len(MAGIC) + 1)
-            return False
-        self._next = base + found
-        if len(data) - found < _CONTAINER.size:
-            return False
-        _, version, header, size = _CONTAINER.unpack_from(data, found)
-        end = self._next + header + size
+def _items(window: _Window) -> Iterator[Item]:
+    at = window.find(0)
+    while window.size - at >= _CONTAINER.size:
+        _, version, header, size = _CONTAINER.unpack(window.at(at, _CONTAINER.size))
+        end = at + header + size
         if version != _VERSION or not _CONTAINER.size <= header <= MAX_HEADER:
-            items.append(Stray(offset=self._next))
-            self._next += len(MAGIC)
-        elif self._size is not None and end > self._size:
-            items.append(
-                FatbinProblem(offset=self._next, message=_cut(header + size, self._size - self._next))
-            )
-            self._next += len(MAGIC)
+            yield Stray(offset=at)
+        elif end > window.size:
+            message = f"a container of {end - at} bytes where the file has {window.size - at}"
+            yield FatbinProblem(offset=at, message=message)
         else:
-            items.append(Container(offset=self._next, size=header + size))
-            self._start, self._end, self._inside = self._next, end, True
-            self._next += header
-        return True
+            yield Container(offset=at, size=end - at)
+            at = window.find((yield from _entries(window, at, at + header, end)))
+            continue
+        at = window.find(at + len(MAGIC))
 
-    def _entry(self, data: bytes, at: int, items: list[Item]) -> None:
-        kind, _, header, size, packed, arch, flags = _ENTRY.unpack_from(data, at)
-        left = self._end - self._next
+
+def _entries(window: _Window, container: int, at: int, end: int) -> Generator[Item, None, int]:
+    """Yield a container's entries up to the first problem; returns where they end."""
+    while end - at >= _ENTRY.size:
+        kind, _, header, size, packed, arch, flags = _ENTRY.unpack(window.at(at, _ENTRY.size))
         if not _ENTRY.size <= header <= MAX_HEADER:
             problem = f"an entry's header of {header} bytes"
-        elif header + size > left:
-            problem = f"an entry of {header + size} bytes where its container has {left} left"
+        elif header + size > end - at:
+            problem = f"an entry of {header + size} bytes where its container has {end - at} left"
         elif packed > size:
             problem = f"an entry of {size} bytes with {packed} compressed bytes"
         elif not kind or arch > MAX_ARCH:
             problem = f"an entry of kind {kind} for architecture {arch}"
         else:
-            items.append(
-                FatbinEntry(
-                    offset=self._next,
-                    container=self._start,
-                    kind=kind,
-                    arch=arch,
-                    variant=("a" if flags & _SPECIFIC else "") + ("f" if flags & _FAMILY else ""),
-                    size=packed or size,
-                )
+            variant = ("a" if flags & _SPECIFIC else "") + ("f" if flags & _FAMILY else "")
+            yield FatbinEntry(
+                offset=at, container=container, kind=kind, arch=arch, variant=variant, size=packed or size
             )
-            self._next += header + size
-            return
-        items.append(FatbinProblem(offset=self._next, message=problem))
-        self._inside = False
-
-
-def _cut(claimed: int, there: int) -> str:
-    return f"a container of {claimed} bytes where the file has {there}"
+            at += header + size
+            continue
+        yield FatbinProblem(offset=at, message=problem)
+        return at
+    if end > at:
+        yield FatbinProblem(offset=at, message=f"{end - at} bytes after a container's last entry")
+    return at
 
 
 Role = Literal["loaded", "relocatable"]
@@ -194,8 +167,6 @@ EM_CUDA = 190
 ET_REL = 1
 
 ELF_MAGIC = b"\x7fELF"
-AR_MAGIC = b"!<arch>\n"
-_AR_HEADER = 60
 _IDENT_64_LITTLE = ELF_MAGIC + b"\x02\x01"
 _HEADER = struct.Struct("<4sBBBBB7xHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -206,19 +177,11 @@ _LONGEST_NAME = 64
 _MAX_NAMES = 16 << 20
 _MAX_NOTE = 4096
 MAX_SECTIONS = 1 << 21
-MAX_MEMBERS = MAX_REGIONS = 1 << 16
+MAX_REGIONS = 1 << 16
 
 _CUBIN_ABI_7 = 7  # ptxas up to CUDA 12.9 for what is older than sm_100
 _ACCELERATED_7, _ACCELERATED_8 = 0x800, 0x8
 _COMPAT_ISA = re.compile(rb"(?:.{4})*?\x02\x09\x01", re.DOTALL)
-
-
-class ReadAt(Protocol):
-    """Random access to a file; returns fewer bytes than asked for only at its end."""
-
-    def __call__(self, offset: int, size: int, /) -> bytes:
-        """Return the `size` bytes at `offset`."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -232,14 +195,10 @@ class Region:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cubin:
-    """Machine code for one architecture as a whole file or archive member.
+    """Machine code for one architecture as a whole file."""
 
-    In an archive its role is "elsewhere": cuobjdump 13.1 does not list it there.
-    """
-
-    offset: int
     target: str  # sm_121a
-    role: Role | Literal["elsewhere"]
+    role: Role
 
 
 Part = Region | Cubin | FatbinProblem
@@ -248,33 +207,19 @@ Part = Region | Cubin | FatbinProblem
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Section:
     name: bytes
-    start: int  # absolute
+    start: int
     size: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Table:
-    start: int  # from the beginning of the object
+    start: int
     count: int
     names: bytes
 
 
-@dataclass(slots=True)
-class _Budget:
-    """A bound on section table rows in an archive: they are cheap to fake and take a microsecond each."""
-
-    left: int = MAX_SECTIONS
-
-    def spend(self, count: int) -> None:
-        self.left -= count
-        if self.left < 0:
-            raise FatbinError(f"more than {MAX_SECTIONS:,} ELF sections in one file")
-
-
 def kind_of(head: bytes) -> FileKind:
     """Return the kind of a file by its first 64 bytes."""
-    if head.startswith(AR_MAGIC):
-        return "archive"
     if head.startswith(MAGIC):
         return "fatbin"
     if head.startswith(ELF_MAGIC):
@@ -287,96 +232,67 @@ def parts(read: ReadAt, size: int) -> Iterator[Part]:
 
     A file with a damaged section table has a problem and no region: its containers are then elsewhere.
     """
-    budget = _Budget()
-    members = _members(read, size) if read(0, len(AR_MAGIC)) == AR_MAGIC else iter([(0, size)])
-    regions = 0
-    for member in members:
-        for part in [member] if isinstance(member, FatbinProblem) else _object(read, *member, budget):
-            regions += 1
-            if regions > MAX_REGIONS:
-                raise FatbinError(f"more than {MAX_REGIONS:,} sections with device code in one file")
-            yield part
+    for number, part in enumerate(_parts(read, size)):
+        if number == MAX_REGIONS:
+            raise FatbinError(f"more than {MAX_REGIONS:,} sections with device code in one file")
+        yield part
 
 
-def _members(read: ReadAt, size: int) -> Iterator[tuple[int, int] | FatbinProblem]:
-    """Yield offset and size of each member of a static archive."""
-    at = len(AR_MAGIC)
-    for _ in range(MAX_MEMBERS):
-        if at >= size:
-            return
-        header = read(at, _AR_HEADER)
-        digits = header[48:58].strip()
-        if header[58:60] != b"`\n" or not digits.isdigit():
-            yield FatbinProblem(offset=at, message="no header of an archive member")
-            return
-        start, length = at + _AR_HEADER, int(digits)
-        if start + length > size:
-            yield FatbinProblem(offset=at, message=f"an archive member of {length} bytes is cut")
-            return
-        yield start, length
-        at = start + length + length % 2
-    raise FatbinError(f"more than {MAX_MEMBERS:,} members in one archive")
-
-
-def _object(read: ReadAt, base: int, size: int, budget: _Budget) -> Iterator[Part]:
-    """Yield the parts of an object; `base` is its offset in an archive, else 0."""
-    head = read(base, min(size, _HEADER.size))
-    if head.startswith(MAGIC) and not base:
-        yield Region(start=base, end=base + size, role="loaded")
+def _parts(read: ReadAt, size: int) -> Iterator[Part]:
+    head = read(0, min(size, _HEADER.size))
+    if head.startswith(MAGIC):
+        yield Region(start=0, end=size, role="loaded")
     elif head.startswith(ELF_MAGIC) and len(head) < _HEADER.size:
-        yield FatbinProblem(offset=base, message="an ELF header that is cut")
+        yield FatbinProblem(offset=0, message="an ELF header that is cut")
     elif _is_cubin(head):
-        yield from _cubin(read, base, size, budget)
+        yield from _cubin(read, size)
     elif head.startswith(_IDENT_64_LITTLE):
-        yield from _host(read, base, size, budget)
+        yield from _host(read, size)
 
 
-def _host(read: ReadAt, base: int, size: int, budget: _Budget) -> Iterator[Part]:
-    for section in _sections(read, base, size, budget):
+def _host(read: ReadAt, size: int) -> Iterator[Part]:
+    for section in _sections(read, size):
         if isinstance(section, FatbinProblem):
             yield section
         elif (role := ROLES.get(section.name)) and section.size:
             yield Region(start=section.start, end=section.start + section.size, role=role)
 
 
-def _sections(read: ReadAt, base: int, size: int, budget: _Budget) -> Iterator[_Section | FatbinProblem]:
+def _sections(read: ReadAt, size: int) -> Iterator[_Section | FatbinProblem]:
     """Yield the sections with bytes in the file."""
-    table = _table(read, base, size, budget)
+    table = _table(read, size)
     if isinstance(table, FatbinProblem):
         yield table
     elif table:
         end = table.start + table.count * _SECTION.size
         for at in range(table.start, end, _SLAB):
-            for name, kind, _, _, start, length, *_ in _SECTION.iter_unpack(
-                read(base + at, min(_SLAB, end - at))
-            ):
+            for name, kind, _, _, start, length, *_ in _SECTION.iter_unpack(read(at, min(_SLAB, end - at))):
                 text = table.names[name : name + _LONGEST_NAME].partition(b"\0")[0]
                 if kind != _NOBITS and start + length <= size:
-                    yield _Section(name=text, start=base + start, size=length)
+                    yield _Section(name=text, start=start, size=length)
                 elif kind != _NOBITS and text in ROLES:
-                    yield FatbinProblem(
-                        offset=base + at, message=f"section {text.decode()} is not in the file"
-                    )
+                    yield FatbinProblem(offset=at, message=f"section {text.decode()} is not in the file")
 
 
-def _table(read: ReadAt, base: int, size: int, budget: _Budget) -> _Table | FatbinProblem | None:
-    """Return the section table, if it lies within the object."""
-    header = _HEADER.unpack(read(base, _HEADER.size))
+def _table(read: ReadAt, size: int) -> _Table | FatbinProblem | None:
+    """Return the section table, if it lies within the file."""
+    header = _HEADER.unpack(read(0, _HEADER.size))
     start, width, count, names_at = header[11], header[16], header[17], header[18]
     if not start:
         return None
     if width != _SECTION.size or start + width > size:
-        return FatbinProblem(offset=base, message="a section table that is not in the file")
-    first = _SECTION.unpack(read(base + start, width))
+        return FatbinProblem(offset=0, message="a section table that is not in the file")
+    first = _SECTION.unpack(read(start, width))
     count = count or first[5]
     names_at = first[6] if names_at == _EXTENDED else names_at
     if start + count * width > size or names_at >= count:
-        return FatbinProblem(offset=base, message=f"a table of {count} sections that is not in the file")
-    budget.spend(count)
-    names, length = _SECTION.unpack(read(base + start + names_at * width, width))[4:6]
+        return FatbinProblem(offset=0, message=f"a table of {count} sections that is not in the file")
+    if count > MAX_SECTIONS:
+        raise FatbinError(f"more than {MAX_SECTIONS:,} ELF sections in one file")
+    names, length = _SECTION.unpack(read(start + names_at * width, width))[4:6]
     if names + length > size or length > _MAX_NAMES:
-        return FatbinProblem(offset=base, message=f"a table of section names of {length} bytes")
-    return _Table(start=start, count=count, names=read(base + names, length))
+        return FatbinProblem(offset=0, message=f"a table of section names of {length} bytes")
+    return _Table(start=start, count=count, names=read(names, length))
 
 
 def _is_cubin(head: bytes) -> bool:
@@ -387,19 +303,18 @@ def _is_cubin(head: bytes) -> bool:
     )
 
 
-def _cubin(read: ReadAt, base: int, size: int, budget: _Budget) -> Iterator[Part]:
+def _cubin(read: ReadAt, size: int) -> Iterator[Part]:
     """Yield the architecture from e_flags, and the variant from there or from the compiler's sections."""
-    header = _HEADER.unpack(read(base, _HEADER.size))
+    header = _HEADER.unpack(read(0, _HEADER.size))
     abi, kind, flags = header[5], header[6], header[12]
     number = flags & 0xFF if abi <= _CUBIN_ABI_7 else flags >> 8 & 0xFF
     variant = "a" if flags & (_ACCELERATED_7 if abi <= _CUBIN_ABI_7 else _ACCELERATED_8) else ""
-    for section in _sections(read, base, size, budget):
+    for section in _sections(read, size):
         if isinstance(section, FatbinProblem):
             yield section
         elif section.name in (b".nv.compat", b".note.nv.tkinfo") and not variant:
             variant = _variant(section.name, number, read(section.start, min(section.size, _MAX_NOTE)))
-    alone: Role = "relocatable" if kind == ET_REL else "loaded"
-    yield Cubin(offset=base, target=f"sm_{number}{variant}", role="elsewhere" if base else alone)
+    yield Cubin(target=f"sm_{number}{variant}", role="relocatable" if kind == ET_REL else "loaded")
 
 
 def _variant(section: bytes, number: int, data: bytes) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from packaging.tags import Tag, compatible_tags, cpython_tags
-
 from spark_build.errors import Finding
 from spark_build.recipes.model import Target
 from spark_build.text import printable
@@ -32,14 +30,6 @@ def platforms(target: Target) -> list[str]:
     oldest, names = (5, (2014, 2010, 1)) if machine == "x86_64" else (17, (2014,))
     newer = [f"manylinux_2_{minor}_{machine}" for minor in range(GLIBC_MINOR, oldest - 1, -1)]
     return [*newer, *(f"manylinux{name}_{machine}" for name in names), f"linux_{machine}"]
-
-
-def tags(target: Target) -> frozenset[Tag]:
-    """Return the wheel tags that CPython accepts on a platform."""
-    major, _, minor = python_version(target).partition(".")
-    version, names = (int(major), int(minor)), platforms(target)
-    native = cpython_tags(version, abis=[target.python], platforms=names)
-    return frozenset((*native, *compatible_tags(version, interpreter=target.python, platforms=names)))
 
 
 def markers(target: Target) -> dict[str, str]:
@@ -99,9 +89,7 @@ class Payload:
     special: tuple[tuple[str, str], ...] = ()  # (name, what it is instead of a file)
     writable: tuple[str, ...] = ()  # by everybody
     privileged: tuple[str, ...] = ()  # set-user-ID, set-group-ID
-    denormal: tuple[str, ...] = ()  # names that some file systems change
     tops: tuple[str, ...] = ()  # what lands directly in site-packages
-    declared: tuple[str, ...] = ()  # what top_level.txt lists; empty without that file
     schemes: tuple[str, ...] = ()  # files below .data that no installer knows a place for
     startup: tuple[str, ...] = ()  # what every start of Python runs: .pth files with code, sitecustomize
     intrusive: tuple[tuple[str, str], ...] = ()  # (name, why): would harm the environment or cannot be there
@@ -189,7 +177,7 @@ class StoredWheel:
         }
 
 
-FileKind = Literal["elf", "archive", "cubin", "fatbin", "other"]
+FileKind = Literal["elf", "cubin", "fatbin", "other"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,7 +193,7 @@ class Code:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceCode:
-    """Device code of one library, archive, object, cubin or fat binary.
+    """Device code of one library, object, cubin or fat binary.
 
     `problems`: containers or sections that are not what their headers say, one line each.
     """

@@ -48,7 +48,7 @@ class ZipEntry:
 
 def is_telling(name: str, dist_info: str) -> bool:
     """Return whether `file_summary` wants to see the content of a file."""
-    return name.endswith(".pth") or name in (f"{dist_info}/top_level.txt", f"{dist_info}/{ENTRY_POINTS}")
+    return name.endswith(".pth") or name == f"{dist_info}/{ENTRY_POINTS}"
 
 
 def file_summary(entries: Sequence[ZipEntry], *, dist_info: str, texts: Mapping[str, bytes]) -> Payload:
@@ -56,7 +56,6 @@ def file_summary(entries: Sequence[ZipEntry], *, dist_info: str, texts: Mapping[
     places = {one.name: installed_at(one.name) for one in entries}
     files = [FileSize(path=one.name, size=one.size, packed=one.packed) for one in entries]
     tops = {one.name.partition("/")[0] for one in entries if not _of_data(one.name)} - {dist_info}
-    listed = texts.get(f"{dist_info}/top_level.txt", b"").decode(errors="replace").split()
     return Payload(
         dist_info=dist_info,
         files=len(files),
@@ -71,9 +70,7 @@ def file_summary(entries: Sequence[ZipEntry], *, dist_info: str, texts: Mapping[
         )[:SHOWN],
         writable=_few(one.name for one in entries if one.mode & stat.S_IWOTH),
         privileged=_few(one.name for one in entries if one.mode & (stat.S_ISUID | stat.S_ISGID)),
-        denormal=_few(one.name for one in entries if unicodedata.normalize("NFC", one.name) != one.name),
         tops=tuple(sorted(tops)),
-        declared=tuple(sorted({name.partition("/")[0] for name in listed})),
         schemes=_few(name for name, place in places.items() if not place),
         startup=_few(_run_at_startup(places, texts)),
         intrusive=tuple(

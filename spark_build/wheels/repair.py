@@ -380,19 +380,23 @@ def _seen(file: Path) -> tuple[Library, tuple[Code, ...]]:
 
 
 @cache
-def symbol_policies(platform: str) -> Policies:
-    """Return what each manylinux tag of `platform` ("linux-aarch64") allows; {} if unknown."""
+def _policies_of(platform: str) -> tuple[Any, ...]:
+    """Return auditwheel's policies of `platform` ("linux-aarch64"); () where it knows none."""
     from auditwheel.architecture import Architecture
     from auditwheel.libc import Libc
     from auditwheel.policy import WheelPolicies
 
-    machine = platform.partition("-")[2]
-    if machine not in {known.value for known in Architecture}:
-        return {}
-    policies = WheelPolicies(libc=Libc.GLIBC, arch=Architecture(machine))
+    system, _, machine = platform.partition("-")
+    if system != "linux" or machine not in {known.value for known in Architecture}:
+        return ()
+    return tuple(WheelPolicies(libc=Libc.GLIBC, arch=Architecture(machine)))
+
+
+def symbol_policies(platform: str) -> Policies:
+    """Return what each manylinux tag of `platform` ("linux-aarch64") allows; {} if unknown."""
     return {
         name: policy.symbol_versions
-        for policy in policies
+        for policy in _policies_of(platform)
         if policy.symbol_versions
         for name in (policy.name, *policy.aliases)
     }
@@ -400,16 +404,10 @@ def symbol_policies(platform: str) -> Policies:
 
 def system_libraries(platform: str) -> frozenset[str]:
     """Return sonames that every manylinux system of `platform` ("linux-aarch64") has, the loader included."""
-    from auditwheel.architecture import Architecture
-    from auditwheel.libc import Libc
-    from auditwheel.policy import WheelPolicies
-
-    machine = platform.partition("-")[2]
-    policies = WheelPolicies(libc=Libc.GLIBC, arch=Architecture(machine))
     # auditwheel's lists leave the loader out: its code accepts it before it looks there.
-    loaders = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
-    loader = {loaders[machine]} if machine in loaders else set()
-    return frozenset(loader).union(*(policy.whitelist for policy in policies))
+    loaders = {"linux-x86_64": "ld-linux-x86-64.so.2", "linux-aarch64": "ld-linux-aarch64.so.1"}
+    loader = {loaders[platform]} if platform in loaders else set()
+    return frozenset(loader).union(*(policy.whitelist for policy in _policies_of(platform)))
 
 
 def findings_of(facts: WheelFacts, recipe: Recipe, version: str, target: Target) -> tuple[Finding, ...]:

@@ -340,13 +340,6 @@ def _same(one: str, other: str) -> bool:
         return one == other
 
 
-def _file_name(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
-    written = facts.filename.partition("-")[0]
-    wanted = facts.name.replace("-", "_")
-    if written != wanted and canonicalize_name(written) == facts.name:
-        yield warning(f"the file name begins with {written}, not the normalised {wanted}: rename the wheel")
-
-
 def _entries(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
     payload = facts.payload
     for name, kind in payload.special:
@@ -364,8 +357,6 @@ def _names(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
     for group in facts.payload.collisions:
         if not is_one_place(group):
             yield error(f"{few(group)} are one name where case or Unicode form do not count: rename")
-    for name in facts.payload.denormal:
-        yield warning(f"{name} is not in Unicode's normal form C, and some systems change that: rename it")
 
 
 def _places(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
@@ -379,20 +370,10 @@ def _site_packages(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observati
     for name in payload.schemes:
         yield error(f"{name} lies below .data where no installer knows a place: use purelib, data, ...")
     for top in payload.tops:
-        if _COMMON.fullmatch(_module(top)):
+        if _COMMON.fullmatch(top.partition(".")[0]):
             yield warning(
                 f"{top} lands in site-packages under a name that others use too: leave it out of the wheel"
             )
-        elif (
-            payload.declared and _module(top) not in payload.declared and not top.endswith((".libs", ".pth"))
-        ):
-            yield warning(
-                f"{top} lands in site-packages, and top_level.txt does not list it: leave it out or list it"
-            )
-
-
-def _module(top: str) -> str:
-    return top.partition(".")[0]
 
 
 def _startup(facts: WheelFacts, _: AuditExpectation) -> Iterator[Observation]:
@@ -457,7 +438,6 @@ def _names_one_build(requirement: Requirement) -> bool:
 
 PACKAGING_RULES: tuple[tuple[str, Rule], ...] = (
     ("dist-info", _dist_info),
-    ("file-name", _file_name),
     ("entries", _entries),
     ("names", _names),
     ("places", _places),

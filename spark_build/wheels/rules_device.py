@@ -99,9 +99,8 @@ _Said = tuple[str, Severity, str]  # rule, severity, message
 
 
 def runnable(code: DeviceCode, *, elsewhere: bool = True) -> dict[str, int]:
-    """Return machine code and PTX that can be launched, with numbers; an archive is a linker's input only."""
-    parts = [code.loaded, code.elsewhere] if elsewhere else [code.loaded]
-    return {} if code.kind == "archive" else added(parts)
+    """Return machine code and PTX that can be launched, with numbers."""
+    return added([code.loaded, code.elsewhere] if elsewhere else [code.loaded])
 
 
 def added(parts: Iterable[Code]) -> dict[str, int]:
@@ -201,7 +200,7 @@ def _required(facts: WheelFacts, rule: DeviceRule, wanted: DeviceDemand) -> Iter
     have = added(
         part
         for code in facts.device_code
-        if matches(rule, code.path) and code.kind != "archive"
+        if matches(rule, code.path)
         for part in ((code.loaded, code.elsewhere) if wanted.elsewhere else (code.loaded,))
     )
     for capability in wanted.capabilities:

@@ -30,6 +30,7 @@ from tests.conftest import ROOT, Root
 from tests.helpers.recipe_roots import make, statuses
 from tests.helpers.webserver import Site, serving
 from tests.helpers.wheelhouse import home_in, make_wheel
+from tests.helpers.wheels import tags_of
 
 HASHES = st.text("0123456789abcdef", min_size=64, max_size=64)
 NAMES = st.from_regex(r"[a-z][a-z0-9]{0,6}(-[a-z0-9]{1,3})?", fullmatch=True)
@@ -138,9 +139,7 @@ def test_shipped_locks_hold_all_that_is_required(
         command += [*place, f"{platform.partition('-')[2]}-manylinux_2_39", "--only-binary", ":all:"]
         output = subprocess.check_output([*command, "-c", str(constraints), str(wanted)], text=True)
         files = [parse_wheel_filename(file) for lock in locks for pin in lock.wheels.values() for file in pin]
-        fitting = {
-            (name, str(version)) for name, version, _, tags in files if tags & wheels_model.tags(target)
-        }
+        fitting = {(name, str(version)) for name, version, _, tags in files if tags & tags_of(target)}
         found = {tuple(pin.split("==")) for pin in output.split()}
         assert ("torch", train.closure["torch"]) in found
         assert found - fitting == set(), train.name

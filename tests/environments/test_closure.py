@@ -23,13 +23,13 @@ from spark_build.recipes.parse import Lock, lock_file, render_lock
 from spark_build.transfer.bundle import pack
 from spark_build.transfer.bundle_write import write_archive
 from spark_build.wheelhouse import trust
-from spark_build.wheels import model as wheels_model
 from spark_build.wheels.model import StoredWheel
 from tests.conftest import ROOT, Root
 from tests.helpers.commands import hint_text
 from tests.helpers.exports import import_unsigned, make_key
 from tests.helpers.webserver import serving
 from tests.helpers.wheelhouse import home_in, make_wheel, publish, put_built, put_public
+from tests.helpers.wheels import tags_of
 
 SPARK = Target(name="gb10", summary="", platform="linux-aarch64", python="cp312")
 H200 = Target(name="h200", summary="", platform="linux-x86_64", python="cp312")
@@ -143,8 +143,8 @@ def test_a_public_wheel_that_would_harm_an_environment_is_not_taken(home: Home, 
 def test_wheels_for_the_oldest_glibc_fit() -> None:
     """As NVIDIA names some for x86-64; for aarch64 the oldest is 2.17."""
     intel = dataclasses.replace(SPARK, platform="linux-x86_64")
-    assert set(parse_tag("py3-none-manylinux2010_x86_64.manylinux_2_5_x86_64")) <= wheels_model.tags(intel)
-    assert not set(parse_tag("py3-none-manylinux_2_5_aarch64")) & wheels_model.tags(SPARK)
+    assert set(parse_tag("py3-none-manylinux2010_x86_64.manylinux_2_5_x86_64")) <= tags_of(intel)
+    assert not set(parse_tag("py3-none-manylinux_2_5_aarch64")) & tags_of(SPARK)
 
 
 # --- locked ------------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
-"""Whether a set of wheels installs, as real resolvers see it: uv and pip, for this machine and another."""
+"""Whether a set of wheels installs, as a real resolver sees it: uv, for this machine and another."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 from spark_build import probe
 from spark_build.environments.closure import prove_installable
-from spark_build.errors import HostError
 from spark_build.recipes.model import Target
 from spark_build.wheelhouse.generations import Generation
 from tests.helpers.wheelhouse import home_in, make_wheel, publish, put_built, put_public
@@ -18,11 +16,6 @@ from tests.helpers.wheelhouse import home_in, make_wheel, publish, put_built, pu
 MACHINE = probe.probe()
 HERE = Target(name="here", summary="", platform=MACHINE.platform, python=MACHINE.python)
 SPARK = Target(name="gb10", summary="", platform="linux-aarch64", python="cp312")
-
-
-@pytest.fixture(params=["uv", "pip"])
-def installer(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def house(
@@ -44,102 +37,75 @@ def house(
 
 
 @pytest.mark.parametrize("target", [HERE, SPARK], ids=["here", "spark"])
-def test_a_complete_set(tmp_path: Path, target: Target, installer: str) -> None:
+def test_a_complete_set(tmp_path: Path, target: Target) -> None:
     generation = house(
         tmp_path,
         [("demo", "1.0", ["helper>=1", "absent; python_version < '3'"]), ("other", "2.0rc1", ["demo==1.0"])],
         [("helper", "1.5", ["deep[x]"]), ("deep", "1", [])],
     )
-    assert prove_installable(generation, target, installer=installer) == ()
+    assert prove_installable(generation, target) == ()
 
 
-def test_what_is_missing_is_named_with_who_requires_it(tmp_path: Path, installer: str) -> None:
+def test_what_is_missing_is_named_with_who_requires_it(tmp_path: Path) -> None:
     generation = house(
         tmp_path,
         [("demo", "1.0", ["helper>=1"])],
         [("helper", "1.5", ["deep>=2", "gone"]), ("deep", "1", [])],
     )
-    assert set(prove_installable(generation, HERE, installer=installer)) == {
-        "helper 1.5 requires deep>=2, and there is deep 1 only",
-        "helper 1.5 requires gone, and there is no wheel of gone",
-    }
+    (problem,) = prove_installable(generation, HERE)
+    assert problem.startswith("uv says: ")
+    assert "deep>=2" in problem
+    assert "helper" in problem
 
 
-def test_versions_that_do_not_go_together(tmp_path: Path, installer: str) -> None:
+def test_versions_that_do_not_go_together(tmp_path: Path) -> None:
     generation = house(
         tmp_path,
         [("demo", "1.0", ["helper<2"]), ("other", "1.0", ["helper>=2"])],
         [("helper", "1.5", []), ("helper", "2.0", [])],
     )
-    assert prove_installable(generation, HERE, installer=installer) == (
-        "no helper suits all: other 1.0 requires helper>=2, demo 1.0 requires helper<2; there is helper 1.5, 2.0",
-    )
+    (problem,) = prove_installable(generation, HERE)
+    assert all(one in problem for one in ("demo", "other", "helper>=2"))
 
 
-def test_an_older_version_beside_a_newer_is_proven_alone(tmp_path: Path, installer: str) -> None:
+def test_an_older_version_beside_a_newer_is_proven_alone(tmp_path: Path) -> None:
     good = [("demo", "2.0", ["helper>=2"]), ("demo", "1.0", ["helper<2"])]
     assert (
         prove_installable(house(tmp_path / "a", good, [("helper", "1.5", []), ("helper", "2", [])]), HERE)
         == ()
     )
     generation = house(tmp_path / "b", good, [("helper", "2.0", [])])
-    assert prove_installable(generation, HERE, installer=installer) == (
-        "demo 1.0 requires helper<2, and there is helper 2.0 only",
-    )
+    (problem,) = prove_installable(generation, HERE)
+    assert "helper<2" in problem
 
 
-def test_markers_and_files_are_the_targets(tmp_path: Path, installer: str) -> None:
+def test_markers_and_files_are_the_targets(tmp_path: Path) -> None:
     """As seen from x86-64: what aarch64 needs is needed, what only x86-64 needs is not."""
     needs = ["arm; platform_machine == 'aarch64'", "intel; platform_machine == 'x86_64'"]
     tags = {"demo": "cp312-cp312-linux_aarch64", "arm": "cp312-abi3-manylinux_2_39_aarch64"}
     whole = house(tmp_path / "a", [("demo", "1.0", needs)], [("arm", "1", [])], platforms=tags)
-    assert prove_installable(whole, SPARK, installer=installer) == ()
+    assert prove_installable(whole, SPARK) == ()
     without = house(tmp_path / "b", [("demo", "1.0", needs)], platforms=tags)
-    assert prove_installable(without, SPARK, installer=installer) == (
-        "demo 1.0 requires arm, and there is no wheel of arm",
-    )
+    (problem,) = prove_installable(without, SPARK)
+    assert "no versions of arm" in problem
 
 
-def test_a_wheel_of_another_platform_is_none(tmp_path: Path, installer: str) -> None:
+def test_a_wheel_of_another_platform_is_none(tmp_path: Path) -> None:
     foreign = "cp312-cp312-manylinux_2_28_x86_64"
     generation = house(
         tmp_path, [("demo", "1.0", ["helper"])], [("helper", "1", [])], platforms={"helper": foreign}
     )
-    assert prove_installable(generation, SPARK, installer=installer) == (
-        f"demo 1.0 requires helper, and helper-1-{foreign}.whl is for another platform or Python",
-    )
-    built = house(tmp_path / "b", [("demo", "1.0", [])], platforms={"demo": foreign})
-    assert prove_installable(built, SPARK, installer=installer) == (
-        f"demo-1.0-{foreign}.whl is for another platform or Python",
-    )
-
-
-def test_what_only_the_resolver_sees_is_told_in_its_words(tmp_path: Path, installer: str) -> None:
-    """A wheel that is not there any more: the manifest still lists it."""
-    generation = house(tmp_path, [("demo", "1.0", ["helper"])], [("helper", "1", [])])
-    (generation.folder / "helper-1-py3-none-any.whl").unlink()
-    (problem,) = prove_installable(generation, HERE, installer=installer)
-    assert problem.startswith(f"{installer} says: ")
+    (problem,) = prove_installable(generation, SPARK)
     assert "helper" in problem
+    built = house(tmp_path / "b", [("demo", "1.0", [])], platforms={"demo": foreign})
+    (problem,) = prove_installable(built, SPARK)
+    assert "demo" in problem
 
 
-def test_the_users_configuration_has_no_say(
-    tmp_path: Path, installer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_users_configuration_has_no_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generation = house(tmp_path, [("demo", "1.0", ["helper"])])
     make_wheel(tmp_path / "links", "helper", "1.0")
     for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
         monkeypatch.setenv(name, str(tmp_path / "links"))
-    assert prove_installable(generation, HERE, installer=installer) == (
-        "demo 1.0 requires helper, and there is no wheel of helper",
-    )
-
-
-def test_uv_is_asked_for_and_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    generation = house(tmp_path, [("demo", "1.0", [])])
-    monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(sys, "executable", sys.executable)
-    if not Path(sys.executable).with_name("uv").exists():
-        with pytest.raises(HostError, match="no uv"):
-            prove_installable(generation, HERE, installer="uv")
-    assert prove_installable(generation, HERE) == ()
+    (problem,) = prove_installable(generation, HERE)
+    assert "helper was not found" in problem

@@ -15,6 +15,7 @@ from spark_build.transfer.bundle import pack
 from spark_build.transfer.bundle_write import write_archive, write_folder
 from spark_build.wheelhouse import generations
 from spark_build.wheelhouse import store as stores
+from spark_build.wheels.reader import read_facts
 from tests.helpers.exports import export, import_archive
 from tests.helpers.wheelhouse import demo_house, home_in, make_wheel, publish, put_built
 
@@ -145,12 +146,15 @@ def test_an_export_is_on_disk_with_its_new_folders(disk: Disk, tmp_path: Path, f
     assert disk.lost(tmp_path / "out") == []
 
 
-def test_a_prefix_that_came_later_is_on_disk(disk: Disk, tmp_path: Path) -> None:
+def test_a_prefix_is_on_disk(disk: Disk, tmp_path: Path) -> None:
     home = home_in(tmp_path / "root")
-    wheel = put_built(home.store, make_wheel(tmp_path / "dist"))
+    wheel = make_wheel(tmp_path / "dist")
     (tmp_path / "prefix" / "lib").mkdir(parents=True)
     (tmp_path / "prefix" / "lib" / "x.so").write_bytes(b"x")
-    stores.commit(home.store, key=wheel.key, wheel=None, described={}, papers={}, prefix=tmp_path / "prefix")
+    described = stores.described_as("built", read_facts(wheel), "content")
+    stores.commit(
+        home.store, key="ab" * 32, wheel=wheel, described=described, papers={}, prefix=tmp_path / "prefix"
+    )
     assert disk.early == []
     assert [path for path in disk.lost(tmp_path / "root") if not path.endswith("/index.json")] == []
 

@@ -25,7 +25,6 @@ from spark_build.cli.hints import typeable
 from spark_build.cli.options import Options
 from spark_build.environments import interpreters
 from spark_build.errors import Hint, HintStep
-from spark_build.sources import simple_api
 
 CLI = [sys.executable, "-m", "spark_build"]
 # Python, or the loader, reads these when a process starts.
@@ -130,7 +129,6 @@ def _forget() -> None:
     sandbox._told.clear()
     sandbox.choose.cache_clear()
     venv._can_be_used.cache_clear()
-    simple_api._pip_config.cache_clear()
     interpreters.inspect.cache_clear()
 
 

@@ -60,12 +60,3 @@ def elf(sections: Sequence[tuple[str, bytes]], *, machine: int = 183, flags: int
     head += struct.pack("<HHIQQQ", 3, machine, 1, 0, 0, 64 + len(body))
     count = len(sections) + 2
     return head + struct.pack("<IHHHHHH", flags, 64, 0, 0, 64, count, count - 1) + body + table
-
-
-def archive(*members: bytes) -> bytes:
-    """A static archive of these members."""
-    parts = [b"!<arch>\n"]
-    for number, member in enumerate(members):
-        head = f"{number}.o/".ljust(16) + "0           0     0     644     " + f"{len(member)}".ljust(10)
-        parts += [head.encode(), b"`\n", member, b"\n" * (len(member) % 2)]
-    return b"".join(parts)

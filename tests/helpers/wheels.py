@@ -10,9 +10,11 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from packaging.tags import parse_tag
+from packaging.tags import Tag, compatible_tags, cpython_tags, parse_tag
 
 from spark_build.errors import Finding
+from spark_build.recipes.model import Target
+from spark_build.wheels import model as wheels_model
 
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 PYTHON = "cp" + VERSION.replace(".", "")
@@ -95,3 +97,11 @@ def compiled(folder: Path, name: str, source: str, *flags: str, program: bool = 
     kind = () if program else ("-shared", "-fPIC")
     subprocess.run(["gcc", *kind, "-o", str(out), str(code), *flags], check=True, timeout=60)
     return out
+
+
+def tags_of(target: Target) -> frozenset[Tag]:
+    """The wheel tags that CPython accepts on a platform."""
+    version = tuple(map(int, wheels_model.python_version(target).split(".")))
+    names = wheels_model.platforms(target)
+    native = cpython_tags(version, abis=[target.python], platforms=names)
+    return frozenset((*native, *compatible_tags(version, interpreter=target.python, platforms=names)))

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_build.errors import SourceError
+from spark_build.sources import archives
 from spark_build.sources.archives import Metered, RefusedError, unpack
 from tests.helpers.archives import GOOD, Entry, archive_of, entry, hard, link, packed, zipped
 
@@ -29,12 +30,19 @@ def box(tmp_path: Path) -> Path:
     return tmp_path / "box"
 
 
+def unpack_within(archive: Path, destination: Path, **limits: int) -> Path:
+    with pytest.MonkeyPatch.context() as changed:
+        for name, value in limits.items():
+            changed.setattr(archives, name.upper(), value)
+        return unpack(archive, destination)
+
+
 def refused(data: bytes, box: Path, **limits: int) -> str:
     """The one-line message; checks that nothing was left, in the box or beside it."""
     archive = archive_of(data, box)
     around = sorted(box.parent.iterdir())
     with pytest.raises(SourceError) as caught:
-        unpack(archive, box / "out", **limits)
+        unpack_within(archive, box / "out", **limits)
     assert list(box.iterdir()) == []
     assert sorted(box.parent.iterdir()) == around
     assert caught.value.hint
@@ -99,7 +107,7 @@ def test_bombs(box: Path) -> None:
     bomb = gzip.compress(packed([entry("a/zeros", bytes(3_000_000))]))
     assert "too large" in refused(bomb, box, max_bytes=2_999_999)
     assert "too large" in refused(zipped([("a/zeros", bytes(3_000_000), 0)]), box, max_bytes=2_999_999)
-    assert unpack(archive_of(bomb, box), box / "fits", max_bytes=3_000_000).is_dir()
+    assert unpack_within(archive_of(bomb, box), box / "fits", max_bytes=3_000_000).is_dir()
     (box / "fits").rename(box.parent / "fits")
     liar, _ = entry("a/huge")
     liar.size = 1 << 40
@@ -212,6 +220,6 @@ def test_damage_of_any_kind_is_a_source_error(
     room = tmp_path / "room"
     emptied(room)
     try:
-        unpack(archive, room / "out", max_bytes=1 << 20, max_entries=50)
+        unpack_within(archive, room / "out", max_bytes=1 << 20, max_entries=50)
     except SourceError:
         assert list(room.iterdir()) == []

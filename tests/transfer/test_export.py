@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from spark_build.errors import StoreError, UsageError
 from spark_build.paths import Home
@@ -32,14 +30,6 @@ from tests.helpers.wheelhouse import (
     start,
 )
 
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
-
-LENIENT = settings(
-    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 KINDS = ["wheels.tar", "wheels.tar.zst"]
 
 
@@ -171,87 +161,28 @@ def test_a_folder_holds_the_same_files(parcel: Bundle, whole: dict[str, bytes], 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@LENIENT
-@given(data=st.data())
 def test_whatever_lies_there_the_result_is_the_same(
-    parcel: Bundle, whole: dict[str, bytes], tmp_path: Path, kind: str, data: st.DataObject
-) -> None:
-    """Cut anywhere, with bytes changed anywhere, or rubbish at the end."""
-    part = bytearray(whole[kind][: data.draw(st.integers(0, len(whole[kind])))])
-    for place in data.draw(st.lists(st.integers(0, max(0, len(part) - 1)), max_size=3)) if part else ():
-        part[place] ^= data.draw(st.integers(1, 255))
-    part += data.draw(st.binary(max_size=2000))
-    (tmp_path / f"{kind}.part").write_bytes(part)
-    assert write_archive(parcel, tmp_path / kind) == len(whole[kind])
-    assert (tmp_path / kind).read_bytes() == whole[kind]
-    assert [path.name for path in tmp_path.iterdir() if path.name != kind] == []
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_flipped_bit_anywhere_is_mended(
     parcel: Bundle, whole: dict[str, bytes], tmp_path: Path, kind: str
 ) -> None:
-    """All of it lies there: only the hashes can tell."""
-    for place in range(100, len(whole[kind]), len(whole[kind]) // 60):
-        part = bytearray(whole[kind])
-        part[place] ^= 1
-        (tmp_path / f"{kind}.part").write_bytes(part)
-        write_archive(parcel, tmp_path / kind)
-        made = (tmp_path / kind).read_bytes()
-        # zstd has bits that its decoder ignores: with one of those flipped the frame still says the same.
-        assert made == whole[kind] or (
-            kind.endswith(".zst") and zstd.decompress(made) == zstd.decompress(whole[kind])
-        ), place
-
-
-def test_no_byte_between_two_members_is_taken_on_trust(
-    parcel: Bundle, whole: dict[str, bytes], tmp_path: Path
-) -> None:
-    """No hash covers the padding: a frame with something in it is written anew."""
-    member, unpacker = parcel.members[0], zstd.ZstdDecompressor()
-    first = bytearray(unpacker.decompress(whole["wheels.tar.zst"]))
-    assert member.size % 512, "this member has no padding"
-    first[-1] = 1
-    changed = zstd.compress(bytes(first)) + unpacker.unused_data
-    (tmp_path / "wheels.tar.zst.part").write_bytes(changed)
-    write_archive(parcel, tmp_path / "wheels.tar.zst")
-    assert (tmp_path / "wheels.tar.zst").read_bytes() == whole["wheels.tar.zst"]
+    """What a killed one left may be longer than the whole."""
+    (tmp_path / f"{kind}.part").write_bytes(whole[kind][:5000] + bytes(len(whole[kind])))
+    assert write_archive(parcel, tmp_path / kind) == len(whole[kind])
+    assert (tmp_path / kind).read_bytes() == whole[kind]
+    assert [path.name for path in tmp_path.iterdir()] == [kind]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_there_is_not_read_again_from_the_store(tmp_path: Path, kind: str) -> None:
-    """The wheels that the part has whole may even be gone meanwhile."""
-    home, generation = demo_house(tmp_path)
+def test_a_damaged_wheel_leaves_what_was_there(tmp_path: Path, kind: str) -> None:
+    home, generation = demo_house(tmp_path / "house")
     parcel = pack(generation, home.store)
-    write_archive(parcel, tmp_path / kind)
-    before = (tmp_path / kind).read_bytes()
-    (tmp_path / kind).rename(tmp_path / f"{kind}.part")
-    os.truncate(tmp_path / f"{kind}.part", len(before) - 12)
-    (stores.entry_folder(home.store, generation.wheels[0].key) / generation.wheels[0].filename).unlink()
-    write_archive(parcel, tmp_path / kind)
-    assert (tmp_path / kind).read_bytes() == before
-
-
-def test_it_goes_on_within_a_wheel(tmp_path: Path) -> None:
-    """A wheel that changed at its beginning meanwhile is found out by the hash of the whole."""
-    home = home_in(tmp_path)
-    big = put_built(home.store, make_wheel(tmp_path / "d", files={"demo/data": os.urandom(300_000)}))
-    parcel = pack(publish(home, [big]), home.store)
-    write_archive(parcel, tmp_path / "wheels.tar")
-    whole = (tmp_path / "wheels.tar").read_bytes()
-    path = stores.entry_folder(home.store, big.key) / big.filename
-    start_of_wheel = whole.index(path.read_bytes()[:100])
-    (tmp_path / "wheels.tar.part").write_bytes(whole[: start_of_wheel + 200_000])
+    path = stores.entry_folder(home.store, generation.wheels[-1].key) / generation.wheels[-1].filename
     path.chmod(0o644)
-    with path.open("r+b") as file:  # only what is there already could still hold this
-        file.seek(1000)
-        file.write(b"damaged")
-    write_archive(parcel, tmp_path / "wheels.tar")
-    assert (tmp_path / "wheels.tar").read_bytes() == whole
-    (tmp_path / "wheels.tar.part").write_bytes(whole[: start_of_wheel + 500])
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    (tmp_path / kind).write_bytes(b"older")
     with pytest.raises(StoreError, match="is damaged"):
-        write_archive(parcel, tmp_path / "wheels.tar")
-    assert not (tmp_path / "wheels.tar.part").exists()
+        write_archive(parcel, tmp_path / kind)
+    assert (tmp_path / kind).read_bytes() == b"older"
+    assert not (tmp_path / f"{kind}.part").exists()
 
 
 EXPORTER = """
@@ -272,7 +203,7 @@ write(pack(read(Path(sys.argv[1])), Path(sys.argv[2])), place, progress)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "set"])
-def test_killed_it_goes_on(tmp_path: Path, kind: str) -> None:
+def test_killed_the_next_one_ends_it(tmp_path: Path, kind: str) -> None:
     home = home_in(tmp_path)
     wheels = [
         put_built(
@@ -289,14 +220,13 @@ def test_killed_it_goes_on(tmp_path: Path, kind: str) -> None:
         assert not (place / "manifest.json").exists()
         assert kind == "set" or not place.exists()
     parcel = pack(generation, home.store)
-    kept: list[int] = []
     if kind == "set":
         sound = {path: path.stat().st_mtime_ns for path in place.glob("*.whl")}
         assert sound
         write_folder(parcel, place)
         assert {path: path.stat().st_mtime_ns for path in sound} == sound
     else:
-        write_archive(parcel, place, lambda done, _: kept.append(done))
+        write_archive(parcel, place)
     assert len(import_unsigned(home_in(tmp_path / "there"), place).generation.wheels) == 4
     assert not list((tmp_path / "out").rglob("*.part"))
 

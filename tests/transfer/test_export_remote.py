@@ -78,7 +78,7 @@ def start_sshd(folder: Path, *settings: str) -> tuple[subprocess.Popen[bytes], S
 
 @pytest.fixture(scope="module")
 def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    server, started = start_sshd(tmp_path_factory.mktemp("sshd") / "with rsync".replace(" ", "-"))
+    server, started = start_sshd(tmp_path_factory.mktemp("sshd") / "sshd")
     yield started
     server.terminate()
     server.wait(timeout=20)
@@ -86,10 +86,10 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
 
 @pytest.fixture(scope="module")
 def without_rsync(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    """A node that lacks rsync: its PATH has only what the way by tar needs."""
+    """A node that lacks rsync."""
     folder = tmp_path_factory.mktemp("bare")
     (folder / "bin").mkdir()
-    for name in ("mkdir", "rm", "tar", "find", "sha256sum", "ls"):
+    for name in ("mkdir", "rm"):
         (folder / "bin" / name).symlink_to(str(shutil.which(name)))
     server, started = start_sshd(folder / "sshd", f"SetEnv PATH={folder / 'bin'}")
     yield started
@@ -97,12 +97,10 @@ def without_rsync(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
     server.wait(timeout=20)
 
 
-@pytest.fixture(params=["rsync", "tar"])
-def node(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Sshd:
-    found = request.getfixturevalue("sshd" if request.param == "rsync" else "without_rsync")
-    assert isinstance(found, Sshd)
-    monkeypatch.setenv("RSYNC_RSH", found.rsh)
-    return found
+@pytest.fixture
+def node(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> Sshd:
+    monkeypatch.setenv("RSYNC_RSH", sshd.rsh)
+    return sshd
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +208,15 @@ def test_a_node_that_does_not_know_us(
     with pytest.raises(HostError, match="Permission denied") as caught:
         sent(parcel, sshd.url(tmp_path / "set"))
     assert f"ssh -p {sshd.port} 127.0.0.1" in hint_text(caught.value.hint)
+
+
+def test_a_node_without_rsync(
+    without_rsync: Sshd, parcel: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RSYNC_RSH", without_rsync.rsh)
+    with pytest.raises(HostError, match="rsync") as caught:
+        sent(parcel, without_rsync.url(tmp_path / "set"))
+    assert hint_text(caught.value.hint).startswith("both machines need rsync")
 
 
 def test_nobody_listens(parcel: Bundle, tmp_path: Path) -> None:

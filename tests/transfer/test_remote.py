@@ -181,11 +181,12 @@ def test_an_entry_is_an_export(house: House, tmp_path: Path) -> None:
 def test_a_prefix_is_never_pushed(house: House, tmp_path: Path) -> None:
     """Neither a build that is only one, nor one beside a wheel."""
     store = house.pushes_to(lab(tmp_path / "lab"))
-    prefix = tmp_path / "prefix"
-    (prefix / "lib").mkdir(parents=True)
-    (prefix / "lib" / "vendor.so").write_bytes(b"not to be handed on")
-    one = house.built[0]
-    stores.commit(house.home.store, key=one.key, wheel=None, described={}, papers={}, prefix=prefix)
+    entry = stores.entry_folder(house.home.store, house.built[0].key)
+    (entry / "prefix" / "lib").mkdir(parents=True)
+    (entry / "prefix" / "lib" / "vendor.so").write_bytes(b"not to be handed on")
+    (entry / "record.json").chmod(0o644)
+    record = json.loads((entry / "record.json").read_text())
+    (entry / "record.json").write_text(json.dumps({**record, "prefix": True}))
     assert [wheel.name for wheel in Remotes(house.home).push(store, house.generation)] == ["three", "two"]
     for path in (tmp_path / "lab").rglob("*.tar"):
         assert b"not to be handed on" not in path.read_bytes()

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.files import sha256_of
 from spark_build.paths import Home
 from spark_build.wheelhouse import generations, store
 from spark_build.wheelhouse.fsck import Suspect, check
@@ -87,7 +86,6 @@ MENDABLE: dict[str, tuple[str, Broken]] = {
         "unfinished",
         lambda _, made: (made.folder.parent.parent / ".current-1").symlink_to("x"),
     ),
-    "half a prefix": ("unfinished", lambda home, made: (kept(home, made).parent / "prefix").mkdir()),
 }
 HOPELESS: dict[str, tuple[str, Broken, str]] = {
     "wheel gone": ("missing", lambda home, made: kept(home, made).unlink(), "rm -r"),
@@ -182,38 +180,6 @@ def test_what_cannot_be_mended_says_what_to_type(tmp_path: Path, name: str) -> N
     assert snapshot(home.wheelhouse) == broken
 
 
-@pytest.mark.parametrize("where", ["store", "sources", "copy"])
-def test_flipped_bits_are_taken_from_another_copy(tmp_path: Path, where: str) -> None:
-    home, made = demo(tmp_path)
-    path = kept(home, made)
-    whole = {
-        "store": home.store / "ab" / ("ab" * 32) / path.name,
-        "sources": home.sources / "ab" / "cd" / "other-name.whl",
-        "copy": home.wheelhouse / "copies" / path.name,
-    }[where]
-    if where == "store":
-        store.commit(
-            home.store,
-            key="ab" * 32,
-            wheel=path,
-            described={**described(home, made), "recipe": "helper"},
-            papers={},
-        )
-    else:
-        whole.parent.mkdir(parents=True)
-        shutil.copyfile(path, whole)
-    wanted = sha256_of(path)
-    flip(path)
-    assert look(home) == (), "the size is the same"
-    assert [(fault.finding.rule, fault.finding.place.file) for fault in look(home, deep=True)] == [
-        ("damaged", str(path))
-    ]
-    assert [fault.mended for fault in look(home, deep=True, repair=True)] == [True]
-    assert sha256_of(path) == wanted
-    assert not path.samefile(whole)
-    assert look(home, deep=True) == ()
-
-
 def test_a_manifest_is_made_again_only_where_it_is_proven(tmp_path: Path) -> None:
     """With a link gone, too, nobody knows what the manifest named: requirements.txt says that one lacks."""
     home, made = demo(tmp_path)
@@ -225,24 +191,11 @@ def test_a_manifest_is_made_again_only_where_it_is_proven(tmp_path: Path) -> Non
     assert not (made.folder / "manifest.json").exists()
 
 
-def described(home: Home, made: Generation) -> dict[str, object]:
-    entry = store.read(home.store, kept(home, made).parent.name)
-    assert entry is not None
-    return {
-        "name": entry.name,
-        "version": entry.version,
-        "origin": "built",
-        "requires": [],
-        "content_digest": entry.content_digest,
-    }
-
-
-def test_flipped_bits_without_a_copy(tmp_path: Path) -> None:
+def test_flipped_bits(tmp_path: Path) -> None:
     home, made = demo(tmp_path)
     path = kept(home, made)
-    home.sources.mkdir()
-    (home.sources / path.name).write_bytes(bytes(path.stat().st_size))  # as long, but not the wheel
     flip(path)
+    assert look(home) == (), "the size is the same"
     log = kept(home, made, "demo").parent / "build.log"
     flip(log)
     found = look(home, deep=True, repair=True)
@@ -335,7 +288,7 @@ def test_whether_the_wheels_install_is_tried_for_real(tmp_path: Path) -> None:
     done = root.run("wheelhouse", "check")
     assert done.returncode == 10
     assert "incomplete: " in done.stdout
-    assert "needy 1.0 requires rare>=2" in done.stdout
+    assert "rare>=2" in done.stdout
     assert f"--root {root.folder} --target host-cpu --train t all (completes the set)" in done.stdout
     assert root.run("wheelhouse", "check", "--no-resolve").returncode == 0
     publish(home, [needy, put_public(home.store, make_wheel(dist, "rare", "2.1"))], view=view.name)

@@ -9,7 +9,7 @@ from packaging.tags import parse_tag
 
 from spark_build.recipes.model import Target
 from spark_build.wheels import model as wheels_model
-from tests.helpers.wheels import PYTHON
+from tests.helpers.wheels import PYTHON, tags_of
 
 SPARK = Target(name="gb10", summary="", platform="linux-aarch64", python="cp312")
 
@@ -47,4 +47,4 @@ def test_markers_have_the_same_variables_as_here() -> None:
     ],
 )
 def test_tags(tag: str, *, fits: bool) -> None:
-    assert (not wheels_model.tags(SPARK).isdisjoint(parse_tag(tag))) == fits
+    assert (not tags_of(SPARK).isdisjoint(parse_tag(tag))) == fits

@@ -183,11 +183,6 @@ def test_without_a_need_nothing_is_missed() -> None:
     assert said(wheel(holding("sm_90")), DeviceDemand()) == []
 
 
-def test_an_archive_does_not_run() -> None:
-    archived = replace(holding("sm_121", path="demo/lib.a"), kind="archive")
-    assert said(wheel(archived)) == [("error", "device-code")]
-
-
 def test_code_elsewhere_counts_for_vendors() -> None:
     hidden = code(elsewhere=Code(containers=1, sass={"sm_121": 3}))
     assert said(wheel(hidden), replace(SPARK, elsewhere=True)) == []

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from spark_build.errors import AuditError, HostError
 from spark_build.wheels import fatbin
-from spark_build.wheels.device_code import DeviceCodeDifference, cross_check, find_cuobjdump, read_library
+from spark_build.wheels.device_code import DeviceCodeDifference, cross_check, read_library
 from spark_build.wheels.fatbin import FatbinError
 from spark_build.wheels.model import Code
 from spark_build.wheels.reader import read_facts
-from tests.helpers.fatbins import Made, archive, container, elf
+from tests.helpers.fatbins import Made, container, elf
 from tests.helpers.publicwheels import public_cuobjdump, public_wheel
 from tests.helpers.wheels import write_wheel
 
@@ -82,7 +82,6 @@ def test_a_wheel_is_looked_through(tmp_path: Path) -> None:
     files = {
         "demo/kernel.cubin": (DATA / "sm_121a.cubin").read_bytes(),
         "demo/lib.so": library,
-        "demo/libdemo.a": archive((DATA / "loaded.o").read_bytes(), (DATA / "sm_90.cubin").read_bytes()),
         "demo/host.so": elf([(".text", b"nothing for a GPU")]),
         "demo/data.bin": b"data" + container(Made()),  # no file that anybody loads code from
         "demo/cut.so": library[:-1],
@@ -96,11 +95,9 @@ def test_a_wheel_is_looked_through(tmp_path: Path) -> None:
         "demo/cut.so",
         "demo/kernel.cubin",
         "demo/lib.so",
-        "demo/libdemo.a",
     ]
     assert found["demo/bad.so"].problems == ("at byte 0: an ELF header that is cut",)
     libraries = {library.path: library for library in facts.libraries}
-    assert "demo/libdemo.a" not in libraries
     assert (libraries["demo/lib.so"].sass, libraries["demo/lib.so"].ptx) == (
         {"sm_121a": 1},
         {"compute_80": 1},
@@ -109,8 +106,6 @@ def test_a_wheel_is_looked_through(tmp_path: Path) -> None:
     assert (shared.sass, shared.ptx) == ({"sm_121a": 1}, {"compute_80": 1})
     assert (shared.elsewhere.sass, shared.elsewhere.ptx) == ({"sm_120": 1}, {"compute_75": 1})
     assert shared.elsewhere.other == {"kind16_121": 1}
-    static = found["demo/libdemo.a"]
-    assert (static.kind, static.sass, static.elsewhere.sass) == ("archive", {"sm_121a": 1}, {"sm_90": 1})
     assert found["demo/cut.so"].problems == ("at byte 0: a table of 4 sections that is not in the file",)
     assert found["demo/cut.so"].elsewhere.sass == {"sm_120": 1, "sm_121a": 1}
 
@@ -218,32 +213,12 @@ def test_relocatable_code_alone_is_listed(tmp_path: Path) -> None:
     assert cross_check(library, saying(tmp_path, {"--list-elf": FIRST})) == ()
 
 
-def test_an_archive_is_compared_with_everything_only(tmp_path: Path) -> None:
-    members = [elf([(section, container(Made(arch=120)))]) for section in (".nv_fatbin", "__nv_relfatbin")]
-    library = tmp_path / "lib.a"
-    library.write_bytes(archive(*members))
-    program = saying(tmp_path, {"--all-fatbin --list-elf": f"member lib.a:0.o:\n{FIRST}\n{SECOND}"})
-    assert cross_check(library, program) == ()
-
-
 def test_a_cuobjdump_that_fails(tmp_path: Path) -> None:
     said = "cuobjdump info    : File x does not contain device code"
     nothing = saying(tmp_path, {"--list-elf": said, "--list-ptx": said}, 255)
     assert cross_check(DATA / "lto.fatbin", nothing) == ()
     with pytest.raises(HostError, match="cuobjdump fatal: no memory"):
         cross_check(DATA / "lto.fatbin", saying(tmp_path, {"--list-elf": "cuobjdump fatal: no memory"}, 255))
-
-
-def test_cuobjdump_on_path_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saying(tmp_path, {"": ""})
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert find_cuobjdump() == tmp_path / "cuobjdump"
-    package = tmp_path / "site/triton/backends/nvidia/bin"
-    package.mkdir(parents=True)
-    (tmp_path / "site/triton/__init__.py").write_text("raise RuntimeError('imported')")
-    (tmp_path / "cuobjdump").rename(package / "cuobjdump")
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    assert find_cuobjdump() == package / "cuobjdump"
 
 
 MEASURED = r"""

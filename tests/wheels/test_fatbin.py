@@ -1,7 +1,6 @@
 import struct
 import tracemalloc
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -15,20 +14,16 @@ from spark_build.wheels.fatbin import (
     FatbinError,
     FatbinProblem,
     Item,
-    Scanner,
     Stray,
 )
 from tests.helpers.fatbins import MAGIC, Made, container
 
 
-def scan(data: bytes, cuts: Sequence[int] = (), *, told: bool = True) -> list[Item]:
-    """Everything found when the bytes arrive cut at these places."""
-    scanner = Scanner(size=len(data) if told else None)
-    items: list[Item] = []
-    edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
-    for start, end in pairwise(edges):
-        items += scanner.feed(data[start:end])
-    return items + scanner.close()
+def scan(data: bytes, window: int = 1 << 20) -> list[Item]:
+    """Everything found when so many bytes are read at once."""
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(fatbin, "_WINDOW", window)
+        return list(fatbin.scan(lambda at, length: data[at : at + length], len(data)))
 
 
 def targets(items: Sequence[Item]) -> list[str]:
@@ -53,18 +48,18 @@ entries = st.builds(
     padding=st.integers(0, 7),
     options=st.binary(max_size=80),
 )
-places = st.lists(st.integers(0, 1 << 20), max_size=12)
+windows = st.integers(64, 500)
 
 
-@given(st.lists(st.tuples(without_magic(), st.lists(entries, max_size=5)), max_size=5), places, st.booleans())
-def test_what_was_made_is_found(made: list[tuple[bytes, list[Made]]], cuts: list[int], told: bool) -> None:
+@given(st.lists(st.tuples(without_magic(), st.lists(entries, max_size=5)), max_size=5), windows)
+def test_what_was_made_is_found(made: list[tuple[bytes, list[Made]]], window: int) -> None:
     data, wanted_containers, wanted = b"", [], []
     for gap, inside in made:
         data += gap
         wanted_containers.append((len(data), len(container(*inside))))
         wanted += [(len(data), one.target, one.size) for one in inside]
         data += container(*inside)
-    items = scan(data, cuts, told=told)
+    items = scan(data, window)
     assert [(one.offset, one.size) for one in items if isinstance(one, Container)] == wanted_containers
     found = [one for one in items if isinstance(one, FatbinEntry)]
     assert [(one.container, one.target, one.size) for one in found] == wanted
@@ -76,7 +71,7 @@ def test_one_by_hand() -> None:
     head = "50ed55ba0100100038050000000000000200010170000000c804000000000000"
     head += "c104000040000000080001007900000000000000000000001180100100000000"
     head += "0000000000000000c814000000000000"
-    (box, entry) = Scanner().feed(bytes.fromhex(head))
+    box, entry, *_ = scan(bytes.fromhex(head).ljust(0x538 + 16, b"\0"))
     assert box == Container(offset=0, size=0x538 + 16)
     assert isinstance(entry, FatbinEntry)
     assert (entry.target, entry.size, entry.offset) == ("sm_121a", 0x4C1, 16)
@@ -94,10 +89,10 @@ pieces = st.one_of(
 
 
 @settings(max_examples=400)
-@given(st.lists(pieces, max_size=8).map(b"".join), places, st.booleans())
-def test_any_bytes_give_the_same_however_they_arrive(data: bytes, cuts: list[int], told: bool) -> None:
-    items = scan(data, cuts, told=told)
-    assert items == scan(data, told=told)
+@given(st.lists(pieces, max_size=8).map(b"".join), windows)
+def test_any_bytes_give_the_same_however_they_are_read(data: bytes, window: int) -> None:
+    items = scan(data, window)
+    assert items == scan(data)
     assert len(items) <= len(data)
     assert all(0 <= item.offset <= len(data) for item in items)
 
@@ -157,12 +152,11 @@ def test_a_wrong_entry(at: str, value: int, wanted: str) -> None:
     assert targets(scan(bytes(data) + GOOD)) == ["sm_90"]
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_every_cut_is_noticed(told: bool) -> None:
+def test_every_cut_is_noticed() -> None:
     whole = container(Made(), Made(arch=120, payload=b"x" * 50))
     for end in range(16, len(whole)):
-        assert len(problems(scan(whole[:end], told=told))) == 1
-    assert problems(scan(whole, told=told)) == []
+        assert len(problems(scan(whole[:end]))) == 1
+    assert problems(scan(whole)) == []
 
 
 def test_what_lies_in_a_payload_belongs_to_its_entry() -> None:
@@ -187,23 +181,28 @@ def test_the_magic_number_alone_is_no_container() -> None:
 )
 def test_a_flood_of_headers_is_given_up(monkeypatch: pytest.MonkeyPatch, first: bytes, chunk: bytes) -> None:
     monkeypatch.setattr(fatbin, "MAX_ITEMS", 1 << 16)
-    scanner = Scanner()
-    scanner.feed(first)
     with pytest.raises(FatbinError, match="65,536 fat-binary headers") as caught:
-        feed_forever(scanner, chunk)
+        list(fatbin.scan(endless(first, chunk), 1 << 64))
     assert isinstance(caught.value, AuditError)
 
 
-def feed_forever(scanner: Scanner, chunk: bytes) -> None:
-    seen = 0
-    while seen <= fatbin.MAX_ITEMS:
-        seen += len(scanner.feed(chunk))
+def endless(first: bytes, chunk: bytes) -> Callable[[int, int], bytes]:
+    """A file that begins with `first` and goes on with `chunk` for ever."""
+
+    def read(at: int, length: int) -> bytes:
+        start = max(0, at - len(first)) % len(chunk)
+        return (first[at:] + chunk[start:] + chunk * (length // len(chunk) + 1))[:length]
+
+    return read
 
 
 def test_nothing_of_the_file_is_kept() -> None:
-    zeros, scanner = bytes(1 << 20), Scanner()
-    scanner.feed(container(size=2**40) + Made(payload=b"").bytes()[:8])
+    head = container(size=2**28) + Made(payload=b"").bytes()[:8]
+
+    def read(at: int, length: int) -> bytes:
+        return head[at : at + length].ljust(min(length, 2**28 + 16 - at), b"\0")
+
     tracemalloc.start()
-    assert sum(len(scanner.feed(zeros)) for _ in range(200)) == 2
-    assert tracemalloc.get_traced_memory()[1] < 3 << 20
+    assert len(list(fatbin.scan(read, 2**28 + 16))) == 3  # container, entry, and what is none
+    assert tracemalloc.get_traced_memory()[1] < 4 << 20
     tracemalloc.stop()

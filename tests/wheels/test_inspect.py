@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -13,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from spark_build.wheels.device_code import find_cuobjdump
 from tests.conftest import CLI, Root
 from tests.helpers.commands import invoke
 from tests.helpers.devicewheels import AARCH64, DATA, NATIVE_121, SM_80, small
@@ -215,7 +215,7 @@ def test_a_cross_check_that_differs(tmp_path: Path) -> None:
     assert [row["target"] for row in document["cross_check"]["demo/lib.so"]] == ["sm_120", "sm_90"]
 
 
-@pytest.mark.skipif(find_cuobjdump() is not None, reason="cuobjdump is here")
+@pytest.mark.skipif(shutil.which("cuobjdump") is not None, reason="cuobjdump is here")
 def test_a_cross_check_without_cuobjdump(tmp_path: Path) -> None:
     done = run(small(tmp_path, NATIVE_121), "--cross-check")
     assert (done.returncode, done.stdout) == (4, "")

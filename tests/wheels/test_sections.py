@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_build.wheels.fatbin import (
-    MAX_MEMBERS,
     Cubin,
     FatbinError,
     FatbinProblem,
@@ -15,7 +14,7 @@ from spark_build.wheels.fatbin import (
     kind_of,
     parts,
 )
-from tests.helpers.fatbins import Made, archive, container, elf
+from tests.helpers.fatbins import Made, container, elf
 
 LOADED, RELOCATABLE = ".nv_fatbin", "__nv_relfatbin"
 CUDA = 190
@@ -48,15 +47,6 @@ def cubin(flags: int, *, abi: int = 8, compat: bytes = b"", command: bytes = b""
 def test_only_two_sections_are_read_by_the_runtime_and_the_linker() -> None:
     data = elf([(".text", b"x" * 9), (LOADED, BOX), (".cask_resource", BOX), (RELOCATABLE, BOX * 2)])
     assert regions(data) == [("loaded", BOX), ("relocatable", BOX * 2)]
-    assert problems(data) == []
-
-
-def test_members_of_an_archive() -> None:
-    data = archive(b"odd", elf([(LOADED, BOX)]), b"", elf([(RELOCATABLE, BOX)]), cubin(0x7902), BOX)
-    assert regions(data) == [("loaded", BOX), ("relocatable", BOX)]
-    assert [(part.target, part.role) for part in look(data) if isinstance(part, Cubin)] == [
-        ("sm_121", "elsewhere")
-    ]
     assert problems(data) == []
 
 
@@ -94,7 +84,6 @@ def test_the_architecture_of_a_cubin(data: bytes, wanted: str) -> None:
     [
         (elf([]), "elf"),
         (b"\x7fELF", "elf"),
-        (archive(), "archive"),
         (BOX, "fatbin"),
         (b"PK\x03\x04", "other"),
         (b"", "other"),
@@ -125,10 +114,6 @@ TABLE = table_of(WHOLE)
         (patched(WHOLE, 62, "<H", 7), "a table of 3 sections that is not in the file"),
         (patched(WHOLE, TABLE + 2 * 64 + 32, "<Q", 2**63), f"a table of section names of {2**63} bytes"),
         (patched(WHOLE, TABLE + 64 + 24, "<Q", 2**64 - 1), "section .nv_fatbin is not in the file"),
-        (archive(WHOLE)[:-1], f"an archive member of {len(WHOLE)} bytes is cut"),
-        (archive(b"").replace(b"`\n", b"'\n"), "no header of an archive member"),
-        (archive() + b"nonsense", "no header of an archive member"),
-        (archive(b"").replace(b"0         `\n", b"-9        `\n"), "no header of an archive member"),
     ],
 )
 def test_a_wrong_table_is_a_problem(data: bytes, wanted: str) -> None:
@@ -152,16 +137,14 @@ def test_a_section_without_bytes_in_the_file() -> None:
 
 
 def test_floods_are_given_up() -> None:
-    empty = archive(*[b""] * (MAX_MEMBERS + 1))
-    with pytest.raises(FatbinError, match="members"):
-        look(empty)
     many = elf([(LOADED, b"x")])
     row = many[table_of(many) + 64 : table_of(many) + 128]
     names = many[table_of(many) + 128 :]
-    flood = many[: table_of(many)] + bytes(64) + names + row * (1 << 16)
-    flood = patched(patched(flood, 60, "<H", 0xFFFF), 62, "<H", 1)
+    flood = many[: table_of(many)] + bytes(64) + names + row * ((1 << 16) + 9)
+    flood = patched(patched(flood, 60, "<H", 0), table_of(many) + 32, "<Q", (1 << 16) + 10)
+    flood = patched(flood, 62, "<H", 1)
     with pytest.raises(FatbinError, match="sections with device code"):
-        look(archive(flood, flood))
+        look(flood)
     sections = patched(patched(many, 60, "<H", 0), table_of(many) + 32, "<Q", (1 << 21) + 1)
     with pytest.raises(FatbinError, match="ELF sections"):
         list(parts(_endless(sections), 1 << 40))
@@ -174,7 +157,7 @@ def _endless(data: bytes) -> Callable[[int, int], bytes]:
 
 @settings(max_examples=400)
 @given(
-    st.sampled_from([WHOLE, archive(WHOLE, cubin(0x7902)), cubin(0x7902, compat=b"\x02\x09\x01\0")]),
+    st.sampled_from([WHOLE, cubin(0x7902, compat=b"\x02\x09\x01\0")]),
     st.lists(st.tuples(st.integers(0), st.integers(1, 255)), max_size=6),
     st.integers(0, 2000),
 )
