@@ -293,29 +293,24 @@ def _without(facts: Facts, tool: str) -> str:
     return f"{'sudo ' if path.startswith('/usr/') else ''}rm {quote(path)}"
 
 
-def cmake(facts: Facts, _wants: PlanRequirements) -> Finding:
-    """Check that cmake on PATH runs: projects that look for one find a broken one too."""
-    found = facts.tools.cmake
-    if found is None:
-        return Finding("cmake", "ok", "none on PATH; builds bring their own")
-    if not found:
-        message = "the cmake on PATH does not run (a wrapper of pip's, called outside its environment?)"
-        return Finding("cmake", "warning", message, hint=_without(facts, "cmake"))
-    return Finding("cmake", "ok", f"cmake {found} on PATH; builds bring their own")
+def tools(facts: Facts, _wants: PlanRequirements) -> tuple[Finding, ...]:
+    """Check that cmake and ninja on PATH run, which projects find, and that ninja shares jobs."""
+    found = {"cmake": facts.tools.cmake, "ninja": facts.tools.ninja}
+    return tuple(_tool(facts, name, number) for name, number in found.items())
 
 
-def ninja(facts: Facts, _wants: PlanRequirements) -> Finding:
-    """Check that ninja takes its jobs from the budget."""
-    found = facts.tools.ninja
-    if found is None:
-        return Finding("ninja", "ok", "none on PATH; builds bring their own")
-    if not found:
-        message = "the ninja on PATH does not run (a wrapper of pip's, called outside its environment?)"
-        return Finding("ninja", "warning", message, hint=_without(facts, "ninja"))
-    if version(found) >= JOBSERVER:
-        return Finding("ninja", "ok", f"ninja {found}, shares jobs (jobserver)")
-    message = f"ninja {found} on PATH does not share jobs (1.13 does); builds bring one that does"
-    return Finding("ninja", "ok", message)
+def _tool(facts: Facts, name: str, number: str | None) -> Finding:
+    if number is None:
+        return Finding(name, "ok", "none on PATH; builds bring their own")
+    if not number:
+        message = f"the {name} on PATH does not run (a wrapper of pip's, called outside its environment?)"
+        return Finding(name, "warning", message, hint=_without(facts, name))
+    if name == "cmake":
+        return Finding(name, "ok", f"cmake {number} on PATH; builds bring their own")
+    if version(number) >= JOBSERVER:
+        return Finding(name, "ok", f"ninja {number}, shares jobs (jobserver)")
+    message = f"ninja {number} on PATH does not share jobs (1.13 does); builds bring one that does"
+    return Finding(name, "ok", message)
 
 
 def python_headers(facts: Facts, wants: PlanRequirements) -> Finding:

@@ -85,34 +85,36 @@ def headers(facts: Facts, wants: PlanRequirements) -> Finding | None:
     return Finding("cuda-headers", "ok", f"headers and libraries in {found.folder}")
 
 
-def _library(
-    facts: Facts, wants: PlanRequirements, name: str, check: str
-) -> tuple[HostLibrary, str, Finding | None]:
-    """Return a library as found, its version, and the finding when it cannot be built with."""
-    found = facts.libraries.get(name, HostLibrary())
+def libraries(facts: Facts, wants: PlanRequirements) -> tuple[Finding, ...]:
+    """Check the libraries beside a toolkit given by path: their headers, files and versions."""
+    judges = {"cuDNN": _cudnn, "cuBLAS": _cublas, "cuFile": _cufile, "NCCL": _nccl}
+    if not wants.toolkit:
+        return ()
+    findings = []
+    for name, judged in judges.items():
+        found = facts.libraries.get(name, HostLibrary())
+        numbers = [version for version in (*found.headers.values(), *found.files.values()) if version]
+        known = numbers[0] if numbers else "of unknown version"
+        findings.append(_lacking(facts, wants, name, found) or judged(facts, wants, found, known))
+    return tuple(findings)
+
+
+def _lacking(facts: Facts, wants: PlanRequirements, name: str, found: HostLibrary) -> Finding | None:
+    """Return the finding where a library cannot be built with."""
     package = wants.packages.get(name, "")
-    numbers = [version for version in (*found.headers.values(), *found.files.values()) if version]
-    known = numbers[0] if numbers else "of unknown version"
-    fix = shell(install_line([package]), safe=facts.basics.has_apt) if package else ""
     linkable = any(path.endswith(".so") for path in found.files)
     lacks = [what for what, there in (("headers", found.headers), ("library", linkable)) if not there]
     if len(lacks) == 2 and not package:
-        message = f"{name} is not there; this plan does not need it"
-        return found, known, Finding(check, "ok", message)
-    if lacks:
-        status = wants.severity(needed=bool(package))
-        message = f"{name}: {' and '.join(lacks)} missing{repository_note([package])}"
-        return found, known, Finding(check, status, message, hint=fix)
-    return found, known, None
-
-
-def cudnn(facts: Facts, wants: PlanRequirements) -> Finding | None:
-    """Check cuDNN 9 and its headers."""
-    if not wants.toolkit:
+        return Finding(name.lower(), "ok", f"{name} is not there; this plan does not need it")
+    if not lacks:
         return None
-    _, number, finding = _library(facts, wants, "cuDNN", "cudnn")
-    if finding is not None:
-        return finding
+    fix = shell(install_line([package]), safe=facts.basics.has_apt) if package else ""
+    message = f"{name}: {' and '.join(lacks)} missing{repository_note([package])}"
+    return Finding(name.lower(), wants.severity(needed=bool(package)), message, hint=fix)
+
+
+def _cudnn(_facts: Facts, wants: PlanRequirements, _found: HostLibrary, number: str) -> Finding:
+    """Check for cuDNN 9."""
     if version(number) and version(number) < OLDEST_CUDNN:
         message = f"cuDNN {number}, and CUDA 13 wants 9 or newer"
         status = wants.severity(needed="cuDNN" in wants.packages)
@@ -120,13 +122,8 @@ def cudnn(facts: Facts, wants: PlanRequirements) -> Finding | None:
     return Finding("cudnn", "ok", f"cuDNN {number}")
 
 
-def cublas(facts: Facts, wants: PlanRequirements) -> Finding | None:
-    """Check cuBLAS; on a Spark, that it is the fast one there."""
-    if not wants.toolkit:
-        return None
-    _, number, finding = _library(facts, wants, "cuBLAS", "cublas")
-    if finding is not None:
-        return finding
+def _cublas(_facts: Facts, wants: PlanRequirements, _found: HostLibrary, number: str) -> Finding:
+    """Check, on a Spark, that cuBLAS is the fast one there."""
     if "12.1" in wants.plan.target.cuda_architectures and version(number)[:2] < SPARK_CUBLAS:
         message = (
             f"cuBLAS {number}: matrix products are much faster on GB10 from 13.1 on (CUDA 13.0 Update 2)"
@@ -136,41 +133,28 @@ def cublas(facts: Facts, wants: PlanRequirements) -> Finding | None:
     return Finding("cublas", "ok", f"cuBLAS {number}")
 
 
-def cufile(facts: Facts, wants: PlanRequirements) -> Finding | None:
-    """Check cuFile, and whether it is direct or copies through the processor's memory."""
-    if not wants.toolkit:
-        return None
-    found, number, finding = _library(facts, wants, "cuFile", "cufile")
-    if finding is not None or not found.files:
-        return finding
+def _cufile(facts: Facts, _wants: PlanRequirements, _found: HostLibrary, number: str) -> Finding:
+    """Check whether cuFile is direct or copies through the processor's memory."""
     if facts.gds:
-        message = f"cuFile {number}; GPUDirect Storage is loaded (nvidia-fs)"
-        return Finding("cufile", "ok", message)
-    message = (
-        f"cuFile {number} in compat mode: without nvidia-fs files are read through the processor's memory"
-    )
+        return Finding("cufile", "ok", f"cuFile {number}; GPUDirect Storage is loaded (nvidia-fs)")
     if facts.compat_allowed is False:
         message = f"cuFile {number} works nowhere: there is no nvidia-fs, and cufile.json forbids compat mode"
         fix = "set allow_compat_mode to true in /etc/cufile.json"
         return Finding("cufile", "warning", message, hint=fix)
+    message = (
+        f"cuFile {number} in compat mode: without nvidia-fs files are read through the processor's memory"
+    )
     return Finding("cufile", "ok", message)
 
 
-def nccl(facts: Facts, wants: PlanRequirements) -> Finding | None:
+def _nccl(_facts: Facts, _wants: PlanRequirements, found: HostLibrary, number: str) -> Finding:
     """Check that NCCL is there in one version."""
-    if not wants.toolkit:
-        return None
-    found, number, finding = _library(facts, wants, "NCCL", "nccl")
-    if finding is not None:
-        return finding
-    several = {version for version in (*found.headers.values(), *found.files.values()) if version}
-    if len(several) == 1:
+    places = {path: value for path, value in {**found.headers, **found.files}.items() if value}
+    if len({*places.values()}) == 1:
         return Finding("nccl", "ok", f"NCCL {number}")
-    places = ", ".join(
-        f"{value} ({path})" for path, value in {**found.headers, **found.files}.items() if value
-    )
+    said = ", ".join(f"{value} ({path})" for path, value in places.items())
     fix = "remove the copies that are not from the package libnccl-dev (dpkg -S PATH shows it)"
-    return Finding("nccl", "warning", f"several NCCL: {places}", hint=fix)
+    return Finding("nccl", "warning", f"several NCCL: {said}", hint=fix)
 
 
 def compiler(facts: Facts, wants: PlanRequirements) -> Finding | None:
