@@ -13,7 +13,7 @@ from typing import Any
 
 from spark_build import venv
 from spark_build.errors import HostError, UsageError, ours
-from spark_build.events import Emit, Note
+from spark_build.events import Emit
 from spark_build.files import locked, write_atomically
 from spark_build.measure.model import Arm, Device
 from spark_build.paths import Home
@@ -48,12 +48,7 @@ def baseline_arm(home: Home, train: str, folder: Path, emit: Emit, *, device: De
     """
     pins, backend = _baseline(home, train, device)
     key = {"schema": SCHEMA, "pins": pins, "device": device, "python": platform.python_version()}
-    waiting = f"waiting for another run to finish {folder.name}"
-    with locked(
-        folder.with_name(f".{folder.name}.lock"),
-        purpose="baseline",
-        waiting=lambda _: emit(Note(message=waiting)),
-    ):
+    with locked(folder.with_name(f".{folder.name}.lock"), purpose="baseline"):
         stamp, known = folder / STAMP, None
         with contextlib.suppress(OSError, ValueError):
             known = json.loads(stamp.read_text())

@@ -31,7 +31,6 @@ from spark_build.measure.session import (
     references_of,
     scope_of,
     script_of,
-    waits,
 )
 from spark_build.measure.telemetry import prepare_memory
 from spark_build.measure.verdict import broken, place_in_reference, reference_for
@@ -111,7 +110,7 @@ def burn_in_cluster(
     folder.mkdir(parents=True, exist_ok=True)
     # By its machine: several may share the folder.
     lock = site.home.runs / f".cluster-{platform.node()}-{cluster.rank}.lock"
-    with locked(lock, purpose="burn-in", waiting=waits("burn-in", site.emit)):
+    with locked(lock, purpose="burn-in"):
         usual = (WHEELHOUSE if has_torch(site.generation) else PUBLIC,)
         arms = arms_of(site, folder, wish, usual)
         if len(arms) != 1 or arms[0].image:

@@ -199,11 +199,6 @@ def resumed(
     unfinished.unlink(missing_ok=True)
 
 
-def waits(what: str, emit: Emit) -> Callable[[str], None]:
-    """Return what tells that another invocation measures in the same folder."""
-    return lambda _: emit(Note(message=f"another {what} is going on in this folder: waiting for it"))
-
-
 NO_FP16 = "FP16 is left out: a CPU computes it at 1 GFLOP/s or less, which says nothing about a build"
 QUICK_PAIRS, MOST_PAIRS = 6, 20
 SWEEP = {"cpu": (256, 512, 1024, 2048), "cuda": (1024, 2048, 4096, 8192, 16384)}
@@ -288,7 +283,7 @@ def burn_in(
     told = (*settings.notes, *prepare_memory(settings.device))
     for note in (*told, *_expected(settings, len(everyone))):
         emit(Note(message=note))
-    with locked(folder / ".lock", purpose="burn-in", waiting=waits("burn-in", emit)) as lock:
+    with locked(folder / ".lock", purpose="burn-in") as lock:
         if any(check.status == "fail" for check in checks):
             emit(Note(message="an operator check failed: no round is measured, speed would not matter"))
             order = ()

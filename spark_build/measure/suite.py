@@ -115,7 +115,7 @@ def measure_suite(site: session.MeasureSite, wish: SuiteRequest) -> Bench:
                 site.emit(Note(message=remark))
                 notes.append(remark)
 
-        with locked(folder / ".lock", purpose="bench", waiting=session.waits("run", site.emit)) as lock:
+        with locked(folder / ".lock", purpose="bench") as lock:
             program = program_of(settings, before, references)
             rounds, breaks = run_rounds(program, arms, order, folder, site.emit, keep=(lock,))
         scope = session.scope_of(settings, rounds)

@@ -18,7 +18,6 @@ import pytest
 
 from spark_build import __version__
 from spark_build.errors import UsageError
-from spark_build.events import Event, Note
 from spark_build.files import locked
 from spark_build.measure.cluster import (
     CODES,
@@ -36,6 +35,7 @@ from spark_build.measure.session import MeasureSite
 from spark_build.measure.verdict import parse_reference
 from spark_build.paths import locate
 from spark_build.recipes.toml_positions import read_toml
+from spark_build.reporting import Reporter, reporting
 from tests.helpers.wheelhouse import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -169,14 +169,17 @@ def test_a_second_burn_in_of_the_same_rank_waits(tmp_path: Path) -> None:
     class WaitsError(Exception):
         pass
 
-    def heard(event: Event) -> None:
-        if isinstance(event, Note) and "another burn-in is going on" in event.message:
+    def heard(message: str) -> None:
+        if message.startswith("waiting for another spark-build: burn-in"):
             raise WaitsError
 
     home = locate(str(tmp_path))
-    site = MeasureSite(home=home, train="t", generation=None, emit=heard)
+    site = MeasureSite(home=home, train="t", generation=None, emit=lambda _: None)
     wish = BurnInRequest(device="cpu", quick=True, arm=(f"x={tmp_path}",))
-    with locked(home.runs / f".cluster-{platform.node()}-1.lock", purpose="burn-in"):
+    with (
+        reporting(Reporter(heard)),
+        locked(home.runs / f".cluster-{platform.node()}-1.lock", purpose="burn-in"),
+    ):
         for rank, expected in ((1, WaitsError), (0, UsageError)):
             request = ClusterRequest(hosts=("one", "two"), port=1, rank=rank)
             with pytest.raises(expected):
