@@ -247,113 +247,53 @@ def _env_lines(env: Mapping[str, Document]) -> list[str]:
     return [f"{pair:<{width}}  # {one['why']}" for pair, one in zip(pairs, env.values(), strict=True)]
 
 
+HEADING = (
+    "recipe", "distribution", "summary", "version", "wheel_version", "kind", "target", "train",
+    "built_by_default",
+)  # fmt: skip
+
+
 def _print_recipe(document: Document) -> None:
     print(f"{document['recipe']} {document['version']}: {document['summary']}")
     print(f"  for {document['target']}, train {document['train']}; kind {document['kind']}")
     print(f"  makes {document['distribution']} {document['wheel_version']}")
     if not document["built_by_default"]:
         print(f"  built for {document['target']} only when named")
-    pinned = [("source", document["source"] or {}), *document["extra_sources"].items()]
-    for name, source in pinned:
-        place = source.get("filename") or source.get("url", "none")
-        print(f"  {name}: {place} {source.get('commit') or source.get('sha256', '')}".rstrip())
-    _block("patches", [_patch_line(patch) for patch in document["patches"]])
-    _block("needs", [_need_line(need) for need in document["needs"]])
-    _block("build environment", [" ".join(document["requires"])] if document["requires"] else [])
-    _block("options", [_option_line(document["recipe"], *one) for one in document["options"].items()])
-    _block("variables", _env_lines(document["env"]))
-    _block("compiler flags", document["compile_flags"])
-    _kind_blocks(document)
-    _block(
-        "must be on",
-        [f"{feature['name']} = {feature['value']}  # {feature['why']}" for feature in document["features"]],
-    )
-    _block("repair", _repair_lines(document["repair"]))
-    stub = document["preflight"]["libraries"]
-    _block("preflight", [f"{library['path']} links {' '.join(library['links'])}" for library in stub])
-    _block("device code", _audit_lines(document["audit"]))
-    packages = {key: " ".join(names) for key, names in document["system"].items() if names}
-    _block("system packages", [f"{key}: {names}" for key, names in packages.items()])
-    _block("costs", [_cost_line(document["costs"])])
-    _block("checks", document["checks"])
-    _block("notes", document["notes"])
-    _block("not established", document["unestablished"])
-
-
-def _kind_blocks(document: Document) -> None:
-    """Print the fields that only one kind of build has."""
-    if document["cmake"]:
-        defined = {f"-D{name}": one for name, one in document["cmake"]["define"].items()}
-        _block(f"cmake of {document['cmake']['source']}", _env_lines(defined))
-        _block("expected in the prefix", document["cmake"]["expect"])
-    if document["scons"]:
-        _block("scons", [*_env_lines(document["scons"]["argument"]), *document["scons"]["targets"]])
-        taken = [f"{folder}/ from {files}" for files, folder in document["scons"]["copy"].items()]
-        _block("development prefix", taken)
-        _block("expected in the prefix", document["scons"]["expect"])
-    if document["prefix"]:
-        copied = [f"{folder}/ from {source}" for source, folder in document["prefix"]["copy"].items()]
-        linked = [f"{link} -> {goal}" for link, goal in document["prefix"]["links"].items()]
-        _block("development prefix", [*copied, *linked])
-
-
-def _patch_line(patch: Document) -> str:
-    seen = f"; unverified: {patch['unverified']}" if patch["unverified"] else ""
-    upstream = f" ({patch['upstream']})" if patch["upstream"] else ""
-    return f"{patch['file']}  # {patch['why']}{upstream}{seen}"
-
-
-def _repair_lines(repair: Document) -> list[str]:
-    """Return the changes made to the wheel."""
-    said = {
-        "bundle": "copies into it what not every Linux has",
-        "exclude": f"leaves outside: {' '.join(repair['exclude'])}",
-        "platform": f"tags it {repair['platform']}",
-        "strip": "takes out debug sections and symbols",
-        "clean_rpath": "takes out what RPATHs name besides $ORIGIN",
-        "rpath": f"lets look in the folders of other distributions: {' '.join(repair['rpath'])}",
-    }
-    lines = [text for option, text in said.items() if repair[option]]
-    folders: dict[str, list[str]] = {}
-    for external in repair["external"]:
-        folders.setdefault(external["folder"], []).append(external["distribution"])
-    lines += [f"{folder} has libraries of {', '.join(names)}" for folder, names in folders.items()]
-    return lines + [
-        f"requires {required['requirement']}  # {required['why']}" for required in repair["requires"]
-    ]
-
-
-def _audit_lines(audit: Document) -> list[str]:
-    lines = [f"none  # {audit['host_only']}"] if audit["host_only"] else []
-    for rule in audit["device"]:
-        only = [f"on {', '.join(rule['architectures'])}"] if rule["architectures"] else []
-        wishes = [f"{verb} {', '.join(rule[verb])}" for verb in ("require", "forbid") if rule[verb]]
-        lines.append(f"{' '.join([rule['library'], *only, *wishes])}  # {rule['why']}")
-    return lines
-
-
-def _need_line(need: Document) -> str:
-    anew = "content changes" if need["coupling"] == "content" else "version changes"
-    name = " ".join(filter(None, [need["name"], need["versions"]]))
-    return f"{name} from {', '.join(need['providers'])}; rebuilt when its {anew}  # {need['why']}"
-
-
-def _option_line(recipe: str, name: str, option: Document) -> str:
-    choices = ", ".join(choice or "''" for choice in option["choices"])
-    return f"{recipe}.{name}={option['value']}{f' (of {choices})' if choices else ''}  # {option['why']}"
-
-
-def _cost_line(costs: Document) -> str:
-    memory, threads = costs["memory_per_job_mib"], costs["threads_per_job"]
-    job = f"{memory} MiB and {threads} thread{'s' * (threads > 1)} per job"
-    return f"{job}, {costs['core_minutes']:g} core minutes, {costs['disk_mib']} MiB of disk"
-
-
-def _block(title: str, lines: list[str]) -> None:
-    if lines:
-        print(f"{title}:")
+    for name, value in document.items():
+        lines = _env_lines(value) if name == "env" else _lines(value) if name not in HEADING else []
+        if lines:
+            print(f"{name}:")
         for line in lines:
             print(f"  {line}")
+
+
+def _lines(value: Any) -> list[str]:
+    """Return a field's contents on lines, the names of inner tables in front; what is empty is left out."""
+    lines = list(map(_line, value)) if isinstance(value, list | tuple) else [_line(value)]
+    if isinstance(value, dict):
+        inner = {name: _lines(one) if _is_nested(one) else [_line(one)] for name, one in value.items()}
+        lines = [f"{name}: {line}" for name, lines in inner.items() for line in lines if line]
+    return list(filter(None, lines))
+
+
+def _is_nested(value: Any) -> bool:
+    """Return whether this is a list of tables, or a table of them without a reason of its own."""
+    if isinstance(value, dict):
+        return "why" not in value and any(isinstance(one, dict) for one in value.values())
+    return isinstance(value, list | tuple) and any(isinstance(one, dict) for one in value)
+
+
+def _line(value: Any) -> str:
+    """Return a value on one line, of a table its fields, and its reason behind them; "" for what is empty."""
+    if isinstance(value, list | tuple):
+        return ", ".join(_line(one) or "''" for one in value)
+    if isinstance(value, bool):
+        return "true" if value else ""
+    if not isinstance(value, dict):
+        return "" if value is None else str(value)
+    said = {name: text for name, one in value.items() if name != "why" and (text := _line(one))}
+    fields = "; ".join(f"{name} {text}".removeprefix("value ") for name, text in said.items())
+    return f"{fields}  # {value['why']}" if value.get("why") else fields
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
