@@ -25,11 +25,11 @@ from spark_build.errors import (
     ours,
 )
 from spark_build.measure.request import SuiteRequest
-from spark_build.text import format_quantity, format_size, printable
+from spark_build.text import format_quantity, printable
 
 if TYPE_CHECKING:
     from spark_build.measure.comparison import Trial
-    from spark_build.measure.model import Bench, BenchRound, CaseChange, Check, Compared
+    from spark_build.measure.model import Bench, BenchRound, Check, Compared
     from spark_build.wheelhouse.generations import Generation
 
 COMMANDS = {
@@ -139,7 +139,6 @@ def _measure(options: Options, wish: SuiteRequest) -> int:
         print(f"see {Path(file).with_suffix('.log')}")
     with render.details(options):
         _print_serving(result)
-        _print_memory(result)
         print()
     print(f"all samples: {Path(result.folder) / 'bench.json'}")
     return _or_nothing(code)
@@ -199,25 +198,6 @@ def _print_serving(result: Bench) -> None:
     if rows := serving_rows(result, from_bench(result)):
         print()
         render.print_table([head.upper() for head in SERVING], rows)
-
-
-def _print_memory(result: Bench) -> None:
-    """Print the memory that was free before each arm began, and what would have fitted into it."""
-    from spark_build.measure.bounds import MODELS, free_memory, kv_room
-
-    for arm in result.arms:
-        rounds = [each for each in result.rounds if each.slot.arm == arm.name]
-        peaks = [(figure.peak.get("rss", 0.0), figure.work) for each in rounds for figure in each.figures]
-        free = free_memory(rounds[0].samples, result.settings.device) if rounds else None
-        if free is None or not peaks:
-            continue
-        rooms = [f"{kv_room(free, model):,} tokens of {model.name}" for model in MODELS]
-        most, work = max(peaks)
-        print(
-            f"memory of {arm.name}: {format_size(free)} free before; "
-            f"{format_size(most)} resident at most ({work})"
-        )
-        print(f"  room for KV cache in it, weights and cache of 2 bytes: {', '.join(rooms)}")
 
 
 def _profile(options: Options, wish: SuiteRequest, tool: Literal["torch", "nsys"]) -> int:
@@ -373,7 +353,7 @@ def _show(compared: Compared) -> None:
             each.case,
             each.kind or "",
             each.second,
-            " -> ".join(_value(one.mean, each) for one in each.values),
+            " -> ".join(format_quantity(one.mean, each.unit) for one in each.values),
             str(each.contrast),
             finding_text(each),
             f"{each.overhead:+.1f}%" if each in timed else "",
@@ -402,10 +382,6 @@ def _show(compared: Compared) -> None:
         print(printable(f"left out: {line}"))
     for note in compared.notes:
         print(printable(f"note: {note}"))
-
-
-def _value(value: float, change: CaseChange) -> str:
-    return format_quantity(value, change.unit)
 
 
 @command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -75,7 +74,8 @@ def create(
         python=interpreters.find_interpreter(wanted) if wanted else None,
         installer=installer,
     )
-    state = _shown(options, lambda: environments_create.create(generation, folder, wish))
+    with render.open_view(options.verbosity):
+        state = environments_create.create(generation, folder, wish)
     _show_created(options, folder, state, interpreters.register_kernel(folder) if jupyter else None)
 
 
@@ -96,12 +96,6 @@ def _show_created(options: Options, folder: Path, state: State, kernel: tuple[st
         if kernel:
             print(f"kernel {kernel[0]} for Jupyter in {kernel[1]}")
         print(f"use it: . {quote(str(folder))}/bin/activate")
-
-
-def _shown(options: Options, work: Callable[[], Any]) -> Any:
-    """Run slow work and show its messages on stderr."""
-    with render.open_view(options.verbosity):
-        return work()
 
 
 def _refuse_foreign(setting: Context) -> None:
@@ -145,10 +139,8 @@ def update(
     wish = environments_create.UpdateOptions(
         more=packages, installer=installer, dry_run=dry_run, repair=repair
     )
-    before, change = _shown(
-        options,
-        lambda: environments_create.update(folder, generation, wish, kept=options.home().store),
-    )
+    with render.open_view(options.verbosity):
+        before, change = environments_create.update(folder, generation, wish, kept=options.home().store)
     if options.json:
         render.print_json(_as_json(folder, before, generation, change, dry_run=dry_run))
     else:
@@ -258,7 +250,8 @@ def check(options: Options, folder: Path) -> int:
 
     folder = folder.resolve()
     state = installed.read(folder)
-    faults = _shown(options, lambda: list(environments_create.check(folder, state, options.home().store)))
+    with render.open_view(options.verbosity):
+        faults = list(environments_create.check(folder, state, options.home().store))
     others = environments_create.others(folder, state)
     _show_check(options, folder, state, faults, others)
     if not state.packages and not faults and not state.unfinished:

@@ -208,13 +208,12 @@ def _environment(setting: Context, recipe: Recipe, pin: Pin, evaluated: Evaluate
     """Return each variable: its value as far as known, its text in the file, its reason."""
     from spark_build.build.plan import jobs_for
     from spark_build.recipes import evaluation
-    from spark_build.recipes.evaluation import label
 
     capabilities = setting.target.cuda_architectures
     values = {
         "jobs": str(jobs_for(recipe, setting.machine, setting.limits)),
         "version": pin.version,
-        "label": label(setting.target, setting.train),
+        "label": evaluated.label,
         "wheel_version": evaluated.wheel_version,
         **{
             f"arch_list:{consumer}": evaluation.arch_list(consumer, capabilities)

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from typing import IO, TYPE_CHECKING, Any, Protocol, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from spark_build.cli import burn_in_progress
 from spark_build.cli.options import Options
@@ -158,33 +158,21 @@ STYLES = {
 }
 
 
-class RunView(Protocol):
-    """Something that shows events while work goes on."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *details: object) -> None: ...
-
-    def emit(self, event: Event) -> None:
-        """Show one event."""
-        ...
-
-
 Clock = Callable[[], float]
 
 
 @contextmanager
 def open_view(verbosity: int, clock: Clock = time.monotonic, *, plain: bool = False) -> Iterator[RunView]:
     """Show a run on this stderr, messages of the reporter too; `clock` gives the time of the shown event."""
-    view: RunView = Quiet()
+    view = RunView()
     if verbosity >= 0:
         view = Lines(clock) if plain or is_plain(sys.stderr) else Live(clock)
     with view, reporting(Reporter(lambda text: view.emit(Note(message=text)))):
         yield view
 
 
-class Quiet:
-    """Shows nothing."""
+class RunView:
+    """Something that shows events while work goes on; this one shows nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -193,7 +181,7 @@ class Quiet:
         del details
 
     def emit(self, event: Event) -> None:
-        """Drop it."""
+        """Show one event."""
 
 
 class _TimeLeft:
@@ -245,7 +233,7 @@ def describe(event: Event) -> str | None:
     return None
 
 
-class Lines:
+class Lines(RunView):
     """Plain lines without control codes: one per stage or round, of a long one one per tenth or minute."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
@@ -254,9 +242,6 @@ class Lines:
         self._shown: dict[tuple[str, str], tuple[float, int]] = {}
         self._usage: Usage | None = None
         self._burn: burn_in_progress.Burn | None = None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *details: object) -> None:
         if self._burn is not None:
@@ -303,7 +288,7 @@ def _amount(event: Progress) -> str:
     return f"{event.done}/{event.total}"
 
 
-class Live:
+class Live(RunView):
     """One moving line per running stage, finished ones scroll up; a page while a burn-in runs."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:

@@ -124,7 +124,11 @@ def verify(
         render.print_json({"arms": [], "burn_in": None, **judged.document, "exit_code": judged.code})
         return nothing_checked(*judged.unchecked) if judged.unchecked else judged.code
     with render.details(options):
-        render.print_table(["PACKAGE", "CHECK", "STATUS", "EVIDENCE"], _rows(judged.document["checks"]))
+        rows = [
+            [one.get("package", ""), one["name"], one["status"], one["evidence"]]
+            for one in judged.document["checks"]
+        ]
+        render.print_table(["PACKAGE", "CHECK", "STATUS", "EVIDENCE"], rows)
     if judged.table:
         render.print_table(judged.table[0], judged.table[1:])
     for line in judged.lines if options.verbosity >= 0 else judged.in_short:
@@ -137,19 +141,6 @@ def _given(asked: BurnInRequest) -> str:
     values = {one.name: getattr(asked, one.name) for one in fields(asked)}
     given = (name for name, value in values.items() if value not in (None, ()) and value is not False)
     return next((f"--{name.replace('_', '-')}" for name in given), "")
-
-
-def _rows(checks: list[dict[str, str]]) -> list[list[str]]:
-    """Of a package only the first row bears its name: so they stand in groups."""
-    packages = [one.get("package", "") for one in checks]
-    shown = [
-        package if package != before else ""
-        for before, package in zip(["", *packages], packages, strict=False)
-    ]
-    return [
-        [package, one["name"], one["status"], one["evidence"]]
-        for package, one in zip(shown, checks, strict=True)
-    ]
 
 
 FILE = click.Path(path_type=Path)

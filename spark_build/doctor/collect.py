@@ -173,7 +173,7 @@ def collect_basics(access: MachineAccess, home: Home, wants: PlanRequirements, m
     place = _existing(home.build)
     with ThreadPoolExecutor() as pool:  # each of them starts a program and waits
         sandbox, caching = pool.submit(access.sandbox), pool.submit(access.cache, home)
-        missing = access.missing_packages(_packages(wants))
+        missing = access.missing_packages(_packages(wants.plan))
         nvcc = _nvcc(access, wants.toolkit)
         found, cache = sandbox.result(), caching.result()
     short = checks_build.largest_job(wants)[1] > checks_build.room(machine, wants)
@@ -210,8 +210,8 @@ def _nvcc(access: MachineAccess, home: str) -> str:
     return probe.nvcc(access.ask([f"{home}/bin/nvcc", "--version"]) or "")[0] if home else ""
 
 
-def _packages(wants: PlanRequirements) -> list[str]:
-    return sorted({name for step in wants.building for name in step.evaluated.apt})
+def _packages(plan: Plan) -> list[str]:
+    return sorted({name for step in plan.steps if step.decision == "BUILD" for name in step.evaluated.apt})
 
 
 def _existing(folder: Path) -> Path:
@@ -220,8 +220,7 @@ def _existing(folder: Path) -> Path:
 
 def packages_to_install(plan: Plan) -> tuple[str, ...]:
     """Return the missing system packages that the recipes to be built need."""
-    wanted = {name for step in plan.steps if step.decision == "BUILD" for name in step.evaluated.apt}
-    return probe.missing_packages(sorted(wanted))
+    return probe.missing_packages(_packages(plan))
 
 
 def packages_to_suggest(plan: Plan) -> tuple[str, ...]:

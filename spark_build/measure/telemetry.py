@@ -195,7 +195,7 @@ def _eldest(process: int, known: set[int]) -> int:
 
 def prepare_memory(device: Device) -> tuple[str, ...]:
     """On unified memory drop the page cache, which else takes room from the device; says what was done."""
-    gpu = next((probe for probe in probes_for(device) if isinstance(probe, NvmlProbe)), None)
+    gpu = _gpu(device)
     if gpu is None or not gpu.unified():
         return ()
     try:
@@ -213,6 +213,10 @@ def probes_for(device: Device) -> tuple[Probe, ...]:
         with contextlib.suppress(Exception):  # no package, no driver, no library: all are "unknown"
             found.append(NvmlProbe())
     return tuple(found)
+
+
+def _gpu(device: Device) -> NvmlProbe | None:
+    return next((probe for probe in probes_for(device) if isinstance(probe, NvmlProbe)), None)
 
 
 class Sampler:
@@ -423,7 +427,7 @@ ZONES = Path("/sys/class/thermal")
 def thermometer(device: Device, zones: Path = ZONES) -> Callable[[], float | None]:
     """Return degrees Celsius of the GPU, or of the hottest zone of the machine; None: cannot be read."""
     if device == "cuda":
-        gpu = next((probe for probe in probes_for(device) if isinstance(probe, NvmlProbe)), None)
+        gpu = _gpu(device)
         return lambda: None if gpu is None else gpu.sample().get("celsius")
 
     def hottest() -> float | None:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from spark_build.cli.burn_in_progress import follow
 from spark_build.cli.live import SAID, LivePage, StageRow, Stages, stage_lines
-from spark_build.cli.render import Lines, Live, Quiet, describe, open_view, print_table
+from spark_build.cli.render import Lines, Live, RunView, describe, open_view, print_table
 from spark_build.events import (
     BurnInStarted,
     ExpectedUsage,
@@ -195,7 +195,7 @@ def test_thousands_of_steps_say_every_minute_how_far_they_are(capsys: pytest.Cap
         ({"plain": True}, {}, Lines),  # --json
         ({}, {"NO_COLOR": "1"}, Lines),
         ({}, {"TERM": "dumb"}, Lines),
-        ({"verbosity": -1}, {}, Quiet),  # -q
+        ({"verbosity": -1}, {}, RunView),  # -q
     ],
 )
 def test_which_view_a_terminal_gets(
