@@ -7,7 +7,7 @@ import click
 from sphinx.application import Sphinx
 
 from spark_build import __version__
-from spark_build.cli.options import EXAMPLES, Helpful
+from spark_build.cli.options import Helpful, examples_of
 
 project = "spark-build"
 version = release = __version__
@@ -48,7 +48,7 @@ def _arguments(_app: Sphinx, _context: click.Context, lines: list[str]) -> None:
 def _examples(_app: Sphinx, context: click.Context, lines: list[str]) -> None:
     """Give the help text's examples."""
     name = context.command_path.partition(" ")[2]
-    lines += [".. rubric:: Examples", "", "::", "", *(f"   {line}" for line in EXAMPLES.get(name, ())), ""]
+    lines += [".. rubric:: Examples", "", "::", "", *(f"   {line}" for line in examples_of(name)), ""]
 
 
 def setup(app: Sphinx) -> None:

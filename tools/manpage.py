@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from spark_build.cli.main import cli
-from spark_build.cli.options import EXAMPLES, Helpful
+from spark_build.cli.options import Helpful, examples_of
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "spark-build.1"
 REST = """.SH FILES
@@ -42,7 +42,7 @@ def _command(group: click.Group, parent: click.Context, name: str) -> list[str]:
     parts = [f".SS {_text(f'{context.command_path} {usage}')}"]
     parts += [".PP\n" + _text(each) for each in inspect.cleandoc(str(command.help)).split("\n\n")]
     parts += _options(command, context)
-    lines = EXAMPLES[context.command_path.partition(" ")[2]]
+    lines = examples_of(context.command_path.partition(" ")[2])
     parts += [".PP", ".nf", *(f"    {_text(line)}" for line in lines), ".fi"]
     if isinstance(command, click.Group):
         for inner in command.list_commands(context):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial, update_wrapper
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -210,9 +211,8 @@ class Helpful(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, each on a line of its own."""
-        name = ctx.command_path.partition(" ")[2]
         with formatter.section("Examples"):
-            for line in EXAMPLES.get(name, ()):
+            for line in examples_of(ctx.command_path.partition(" ")[2]):
                 formatter.write(f"{'':{formatter.current_indent}}{line}\n")
 
 
@@ -300,7 +300,6 @@ EXAMPLES = {
     "attach": ("spark-build attach", "spark-build attach --stop"),
     "why": ("spark-build why torch",),
     "log": ("spark-build log torch --diagnosis",),
-    "recipes": ("spark-build recipes show torch", "spark-build recipes new -r requirements.txt"),
     "recipes list": ("spark-build --train 2.11 recipes list", "spark-build recipes list --catalogue"),
     "recipes show": ("spark-build --target gb10 recipes show torch", "spark-build recipes show onnx --env"),
     "recipes lint": ("spark-build recipes lint torch",),
@@ -312,13 +311,7 @@ EXAMPLES = {
     ),
     "recipes pin": ("spark-build recipes pin --check", "spark-build recipes pin --version onnx=1.20.0"),
     "recipes outdated": ("spark-build --train 2.13 recipes outdated",),
-    "patches": ("spark-build patches check torch",),
     "patches check": ("spark-build patches check --source torch=../pytorch",),
-    "wheelhouse": (
-        "spark-build wheelhouse list",
-        "spark-build wheelhouse inspect torch",
-        "spark-build wheelhouse export stack.tar.zst",
-    ),
     "wheelhouse list": ("spark-build --target gb10 wheelhouse list",),
     "wheelhouse inspect": (
         "spark-build wheelhouse inspect torch",
@@ -338,17 +331,12 @@ EXAMPLES = {
         "spark-build wheelhouse export stack.tar --sign ~/.ssh/id_ed25519",
     ),
     "wheelhouse import": ("spark-build wheelhouse import stack.tar.zst",),
-    "wheelhouse trust": ("spark-build wheelhouse trust add ci ci.pub",),
     "wheelhouse trust add": ("spark-build wheelhouse trust add ci ci.pub",),
     "wheelhouse trust list": ("spark-build wheelhouse trust list",),
     "wheelhouse trust remove": ("spark-build wheelhouse trust remove ci",),
     "wheelhouse serve": (
         "spark-build wheelhouse serve",
         "spark-build wheelhouse serve --host 0.0.0.0 --certificate node.pem",
-    ),
-    "remotes": (
-        "spark-build remotes add lab /mnt/lab --trust alice=alice.pub",
-        "spark-build remotes add lab s3://bucket/lab --push --sign ~/.ssh/wheels",
     ),
     "remotes add": (
         "spark-build remotes add lab /mnt/lab --trust alice=alice.pub",
@@ -358,14 +346,9 @@ EXAMPLES = {
     "remotes remove": ("spark-build remotes remove lab",),
     "remotes push": ("spark-build remotes push lab",),
     "remotes gc": ("spark-build remotes gc lab --older-than 30d --dry-run",),
-    "farm": (
-        "spark-build farm scheduler",
-        "spark-build farm worker tls://head:8786",
-    ),
     "farm init": ("spark-build farm init ~/farm",),
     "farm scheduler": ("spark-build farm scheduler --certificates ~/farm",),
     "farm worker": ("spark-build farm worker tls://head:8786 --certificates ~/farm",),
-    "env": ("spark-build env create ~/torch", "spark-build env update ~/torch"),
     "env create": (
         "spark-build env create ~/torch torch torchvision",
         "spark-build env create ~/lab --jupyter --python 3.12",
@@ -380,14 +363,18 @@ EXAMPLES = {
     "verify compare": ("spark-build verify compare OLD.json NEW.json",),
     "verify gate": ("spark-build verify gate --min-ratio 1.0",),
     "verify history": ("spark-build verify history",),
-    "bench": ("spark-build bench run --quick", "spark-build bench compare OLD.json NEW.json"),
     "bench run": (
         "spark-build bench run --list",
         "spark-build bench run --arm public=public --arm ours=wheelhouse",
     ),
     "bench compare": ("spark-build bench compare OLD.json NEW.json --fail-above 5",),
     "bench report": ("spark-build bench report runs/RUN/bench.json",),
-    "config": ("spark-build config show",),
     "config show": ("SPARK_BUILD_TARGET=gb10 spark-build config show",),
     "completion": ("spark-build completion fish > ~/.config/fish/completions/spark-build.fish",),
 }
+
+
+def examples_of(name: str) -> tuple[str, ...]:
+    """Return what is typed for a command; for a group the first of its first commands."""
+    first = (lines[0] for command, lines in EXAMPLES.items() if command.startswith(f"{name} "))
+    return EXAMPLES.get(name) or tuple(islice(first, 3))
