@@ -9,11 +9,10 @@ import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Literal
 
 from spark_build.errors import Hint, UsageError
-from spark_build.measure.compare_runs import DECIDING
-from spark_build.measure.comparison import LARGEST, Trial, TrialCase, doubts_of, in_order
+from spark_build.measure.comparison import LARGEST, Trial, TrialCase, in_order
 from spark_build.measure.model import Bench, Kind
 from spark_build.text import printable
 
@@ -24,7 +23,6 @@ COLUMNS = {
     "value": ("value",),
     "unit": ("unit", "units"),
     "workload": ("workload", "benchmark", "test", "case"),
-    "class": ("class",),
     "round": ("round",),
     "run": ("run",),
     "when": (),  # seconds since 1970, of readers that know it
@@ -34,12 +32,11 @@ COLUMNS = {
 ALIASES = {alias: name for name, aliases in COLUMNS.items() for alias in aliases}
 NEEDED = ("environment", "metric", "value")
 HINT = "one value in a row: environment,metric,value and, where known, unit,workload,round or run"
-RATE, CALL, PEAK = "rate", "call", "peak "  # metrics of samples.csv
 ALL = "all"  # the workload of rows that name none
 
 
-# Comments above the headings that hold for all rows: what csv_of leaves there is read back.
-DOUBT, QUICK, SCOPE = "# doubt: ", "# quick", "# scope: "
+SAMPLES = "# samples of a run: compare its bench.json, which knows what takes its claims away"
+OURS = (SAMPLES, "# doubt: ", "# quick", "# scope: ")  # above the headings of samples.csv, older ones too
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 LONGEST = 60  # characters of the input that an error repeats
 
@@ -61,12 +58,10 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """Values of one workload, metric, unit and class."""
+    """Values of one workload, metric and unit."""
 
-    form: Literal["call", "memory", "speed"]
     name: str  # of the workload; of a speed: of the case
-    metric: str
-    what: str = ""  # kind of memory
+    memory: str = ""  # which kind; "" for a speed
     factor: float = 1.0
 
 
@@ -78,9 +73,8 @@ class _Rows:
     higher: frozenset[str]
     cases: dict[str, TrialCase] = field(default_factory=dict)
     lines: dict[str, str] = field(default_factory=dict)  # case -> where it was first met
-    series: dict[tuple[str, str, str, str], _Series] = field(default_factory=dict)
+    series: dict[tuple[str, str, str], _Series] = field(default_factory=dict)
     values: dict[tuple[str, str], dict[str, list[float]]] = field(default_factory=dict)
-    calls: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     memory: dict[tuple[str, str, str], dict[str, list[float]]] = field(default_factory=dict)
     arms: dict[str, None] = field(default_factory=dict)
     order: dict[tuple[str, str], float] = field(default_factory=dict)  # (arm, launch) -> when it was measured
@@ -96,14 +90,9 @@ def trial_from_csv(
     Raises UsageError, with the line, for the first row that cannot be read.
     """
     comments, lines = _parts(text)
-    rows = _rows(lines, len(comments), where, named or Fields())
-    trial = trial_from_rows(rows, where, lower, higher)
-    return replace(
-        trial,
-        quick=trial.quick or QUICK in comments,
-        doubts=(*(line.removeprefix(DOUBT) for line in comments if line.startswith(DOUBT)), *trial.doubts),
-        scope=dict(line.removeprefix(SCOPE).split("=", 1) for line in comments if _is_scope(line)),
-    )
+    if any(comment.startswith(OURS) for comment in comments):
+        raise UsageError("the raw samples of a run", where=where, hint="compare its bench.json")
+    return trial_from_rows(_rows(lines, len(comments), where, named or Fields()), where, lower, higher)
 
 
 def trial_from_rows(
@@ -132,7 +121,7 @@ def trial_from_rows(
         raise UsageError(
             "; ".join(dict.fromkeys(found.said["left out"])) or "a table without rows", where=where, hint=HINT
         )
-    _refuse_unknown({each.metric for each in found.series.values()}, where, lower=lower, higher=higher)
+    _refuse_unknown({metric for _, metric, _ in found.series}, where, lower=lower, higher=higher)
     arms = tuple(found.arms)
     trial = Trial(
         arms=arms,
@@ -140,7 +129,6 @@ def trial_from_rows(
         values={key: _means(launches) for key, launches in found.values.items()},
         contrasts=tuple((arms[0], arm) for arm in arms[1:]),
         paired=by == "round",
-        calls={key: tuple(values) for key, values in found.calls.items()},
         more=Hint("measure in more launches of each environment, a row for each: run 1, 2, 3"),
         quick=by == "row",
         memory={key: _means(launches) for key, launches in found.memory.items()},
@@ -177,35 +165,20 @@ def _notes(found: _Rows, by: str) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _is_scope(comment: str) -> bool:
-    return comment.startswith(SCOPE) and "=" in comment
-
-
-def csv_of(bench: Bench, kinds: Mapping[str, Kind | None]) -> str:
-    """Return every raw sample of a run: rates by round, seconds of calls, peaks of memory.
-
-    Comments above say what takes its claims away, and of what machine it is.
-    """
-    said = [f"{DOUBT}{doubt}" for doubt in doubts_of(bench)]
-    said += [QUICK] if bench.settings.mode == "quick" else []
-    said += [f"{SCOPE}{name}={bench.scope[name]}" for name in DECIDING if name in bench.scope]
+def csv_of(bench: Bench) -> str:
+    """Return every raw sample of a run: rates by round, seconds of calls, peaks of memory."""
     out = io.StringIO()
-    out.writelines(f"{printable(line)}\n" for line in said)
+    out.write(f"{SAMPLES}\n")
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(("environment", "workload", "class", "metric", "value", "unit", "round"))
+    writer.writerow(("environment", "workload", "metric", "value", "unit", "round"))
     units = {work.name: work.unit for work in bench.works}
-    names = [arm.name for arm in bench.arms]
-    # The baseline first: who reads this takes the first environment for it.
-    for each in sorted(bench.rounds, key=lambda each: (names.index(each.slot.arm), each.slot.visit)):
+    for each in bench.rounds:
         for figure in each.figures if not each.problem else ():
-            start = (each.slot.arm, figure.work, kinds.get(figure.work) or "")
-            end = str(each.slot.visit + 1)
-            if figure.rate > 0:
-                writer.writerow((*start, RATE, repr(figure.rate), units[figure.work], end))
-            writer.writerows((*start, CALL, repr(call), "s", end) for call in figure.calls)
-            writer.writerows(
-                (*start, f"{PEAK}{what}", repr(float(count)), "B", end) for what, count in figure.peak.items()
-            )
+            rows = [("rate", figure.rate, units[figure.work])]
+            rows += [("call", call, "s") for call in figure.calls]
+            rows += [(f"peak {what}", count, "B") for what, count in figure.peak.items()]
+            start, end = (each.slot.arm, figure.work), each.slot.visit + 1
+            writer.writerows((*start, metric, repr(float(value)), unit, end) for metric, value, unit in rows)
     return out.getvalue()
 
 
@@ -295,49 +268,44 @@ def _take(found: _Rows, row: Mapping[str, str], launch: str, place: str) -> None
     arm, metric = row["environment"], row.get("metric", "")
     if not arm or not metric:
         raise UsageError(f"no {'metric' if arm else 'environment'} in this row", hint=HINT)
-    key = (row.get("workload", ""), metric, row.get("unit", ""), row.get("class", ""))
+    key = (row.get("workload", ""), metric, row.get("unit", ""))
     value = _number(row.get("value", ""))
     series = found.series.get(key)
     if series is None:
         series = found.series[key] = _series(found, *key, place)
     found.arms.setdefault(arm)
     found.order.setdefault((arm, launch), float(row.get("when") or math.nan))
-    if series.form == "call":
-        found.calls.setdefault((arm, series.name), []).append(value)
-    elif series.form == "speed":
+    if not series.memory:
         if not value > 0:
             raise UsageError(f"{metric} is {value:g}: nothing below or at 0 is compared")
         found.values.setdefault((arm, series.name), {}).setdefault(launch, []).append(value)
     elif value > 0:
-        launches = found.memory.setdefault((arm, series.name, series.what), {})
+        launches = found.memory.setdefault((arm, series.name, series.memory), {})
         launches.setdefault(launch, []).append(value * series.factor)
 
 
-def _series(found: _Rows, workload: str, metric: str, unit: str, kind: str, place: str) -> _Series:
+def _series(found: _Rows, workload: str, metric: str, unit: str, place: str) -> _Series:
     """Return the series of a row, a new one for a new case."""
-    if workload and metric == CALL:
-        return _Series("call", workload, metric)
     direction = better(unit, metric)
     if is_capacity := direction in (None, "memory") and holds(f"{workload} {metric}"):
         direction = "higher"
     if (name := metric.casefold()) in found.lower | found.higher:
         direction = "lower" if name in found.lower else "higher"
     if direction == "memory":
-        what, factor = metric.removeprefix(PEAK), size_in_bytes(1, unit or metric)
-        return _Series("memory", workload or ALL, metric, what, factor)
+        return _Series(workload or ALL, metric.removeprefix("peak "), size_in_bytes(1, unit or metric))
     if direction is None:
         found.guessed.add(metric)
-    name = " ".join(filter(None, (workload, "" if workload and metric == RATE else metric)))
-    bound = "capacity" if is_capacity else _kind(kind)
+    name = " ".join(filter(None, (workload, metric)))
+    bound: Kind | None = "capacity" if is_capacity else None
     case = TrialCase(name=name, work=workload or ALL, unit=unit, lower=direction == "lower", kind=bound)
     if found.cases.setdefault(name, case) != case:
         there = f"in {found.cases[name].unit or 'no unit'} at {found.lines[name]}"
         raise UsageError(
             f"{name} in {unit or 'no unit'} here, and {there}",
-            hint="one unit and one class for a metric of a workload",
+            hint="one unit for a metric of a workload",
         )
     found.lines.setdefault(name, place)
-    return _Series("speed", name, metric)
+    return _Series(name)
 
 
 def _number(text: str) -> float:
@@ -347,15 +315,6 @@ def _number(text: str) -> float:
     if abs(value) > LARGEST or 0 < abs(value) < 1 / LARGEST:
         raise UsageError(f"{_cut(text)} is too {'large' if abs(value) > 1 else 'small'}")
     return value
-
-
-def _kind(text: str) -> Kind | None:
-    for kind in get_args(Kind):
-        if text.casefold() == kind:
-            return kind  # type: ignore[no-any-return] # get_args forgets what it lists
-    if text:
-        raise UsageError(f"no class {_cut(text)!r}", hint=f"one of {', '.join(get_args(Kind))}, or empty")
-    return None
 
 
 def _cut(text: str) -> str:

@@ -217,9 +217,8 @@ def write_suite_report(result: Bench, folder: Path) -> Path:
     """Write the pages, the raw samples and bench.json into `folder`; returns the page that people open."""
     folder.mkdir(parents=True, exist_ok=True)
     view = SuiteView(bench=result)
-    kinds = {case.name: case.kind for case in view.trial.cases}
     write_atomically(folder / "bench.json", json.dumps(bench_json(result)))
-    write_atomically(folder / "samples.csv", csv_of(result, kinds))
+    write_atomically(folder / "samples.csv", csv_of(result))
     report = suite_report(view)
     write_atomically(folder / "report.md", report.markdown())
     write_atomically(folder / "report.html", report.html())

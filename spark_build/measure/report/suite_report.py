@@ -93,7 +93,7 @@ def _method(view: SuiteView) -> list[Part]:
     )
     return [
         *method_of(how, (*settings.notes, *view.remarks), view.bench.rounds),
-        "Every sample is in bench.json and, as spark-build bench compare reads it, in samples.csv.",
+        "Every sample is in bench.json, which spark-build bench compare reads, and in samples.csv.",
         Html(text='<p><a href="bench.json">bench.json</a> <a href="samples.csv">samples.csv</a></p>'),
     ]
 
