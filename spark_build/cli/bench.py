@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -24,7 +24,7 @@ from spark_build.errors import (
     VerificationError,
     ours,
 )
-from spark_build.measure.request import SuiteRequest
+from spark_build.measure.request import ResultFields, SuiteRequest
 from spark_build.text import format_quantity, printable
 
 if TYPE_CHECKING:
@@ -245,28 +245,6 @@ def _list(options: Options) -> int:
 FILE = click.Path(path_type=Path)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReadOptions:
-    """Options of how results are read."""
-
-    arms: tuple[str, ...]
-    case: str
-    value: str
-    unit: str
-    lower: tuple[str, ...]
-    higher: tuple[str, ...]
-
-    def reader(self, *, alone: bool) -> Callable[[Path], tuple[Trial, tuple[str, ...]]]:
-        """Return what reads a file; `alone`: no second one is compared with it."""
-        from spark_build.measure.csv_io import Fields
-        from spark_build.measure.formats import read_results
-
-        named = Fields(case=self.case, value=self.value, unit=self.unit)
-        return partial(
-            read_results, alone=alone, arms=self.arms, named=named, lower=self.lower, higher=self.higher
-        )
-
-
 @command()
 @click.argument("file", type=FILE)
 @click.argument("new", type=FILE, required=False)
@@ -283,16 +261,22 @@ class ReadOptions:
     "--fail-above", "--fail-over", "fail_over", cls=Renamed, type=NOT_NEGATIVE, metavar="PERCENT",
     help="Exit 9 when a case takes that much longer.",
 )  # fmt: skip
-@as_one(ReadOptions, "asked")
+@as_one(ResultFields, "named")
 @shared
 def compare(
-    options: Options, file: Path, new: Path | None, asked: ReadOptions, fail_over: float | None
+    options: Options,
+    file: Path,
+    new: Path | None,
+    named: ResultFields,
+    arms: tuple[str, ...],
+    fail_over: float | None,
 ) -> int:
     """Compare the arms of FILE, or FILE with NEW: our runs, or results of other tools."""
     from spark_build.measure.comparison import compare as compare_all
     from spark_build.measure.comparison import exit_code
+    from spark_build.measure.formats import read_results
 
-    trial = _trial(asked.reader(alone=new is None), file, new)
+    trial = _trial(partial(read_results, alone=new is None, arms=arms, named=named), file, new)
     compared = compare_all(trial)
     if not compared.changes and not compared.memory:
         raise _nothing(trial, file)

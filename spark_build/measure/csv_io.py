@@ -14,6 +14,7 @@ from typing import Literal
 from spark_build.errors import Hint, UsageError
 from spark_build.measure.comparison import LARGEST, Trial, TrialCase, in_order
 from spark_build.measure.model import Bench, Kind
+from spark_build.measure.request import ResultFields
 from spark_build.text import printable
 
 # As we write them; what others call them.
@@ -39,21 +40,6 @@ SAMPLES = "# samples of a run: compare its bench.json, which knows what takes it
 OURS = (SAMPLES, "# doubt: ", "# quick", "# scope: ")  # above the headings of samples.csv, older ones too
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 LONGEST = 60  # characters of the input that an error repeats
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fields:
-    """Names of the columns or fields to take in place of the usual ones; "": the usual one."""
-
-    arm: str = ""
-    case: str = ""
-    value: str = ""
-    unit: str = ""
-
-    def columns(self) -> dict[str, str]:
-        """Return name, in small letters -> our name for it."""
-        ours = {self.arm: "environment", self.case: "workload", self.value: "value", self.unit: "unit"}
-        return {name.casefold(): our for name, our in ours.items() if name}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,31 +68,27 @@ class _Rows:
     said: dict[str, list[str]] = field(default_factory=lambda: {"doubt": [], "left out": []})
 
 
-def trial_from_csv(
-    text: str, where: str, lower: Sequence[str] = (), higher: Sequence[str] = (), named: Fields | None = None
-) -> Trial:
-    """Return the rows as a trial, the first environment as baseline; `lower`: metrics where less is better.
+USUAL = ResultFields()
+
+
+def trial_from_csv(text: str, where: str, named: ResultFields = USUAL) -> Trial:
+    """Return the rows as a trial, the first environment as baseline.
 
     Raises UsageError, with the line, for the first row that cannot be read.
     """
     comments, lines = _parts(text)
     if any(comment.startswith(OURS) for comment in comments):
         raise UsageError("the raw samples of a run", where=where, hint="compare its bench.json")
-    return trial_from_rows(_rows(lines, len(comments), where, named or Fields()), where, lower, higher)
+    return trial_from_rows(_rows(lines, len(comments), where, named), where, named)
 
 
-def trial_from_rows(
-    rows: Iterable[tuple[str, Mapping[str, str]]],
-    where: str,
-    lower: Sequence[str] = (),
-    higher: Sequence[str] = (),
-) -> Trial:
+def trial_from_rows(rows: Iterable[tuple[str, Mapping[str, str]]], where: str, named: ResultFields) -> Trial:
     """Return a trial of (place in the input, cells by the names of COLUMNS).
 
     Raises UsageError for the first row that cannot be read.
     """
-    directions = (frozenset(name.casefold() for name in some) for some in (lower, higher))
-    found, by = _Rows(lower=next(directions), higher=next(directions)), ""
+    lower, higher = (frozenset(map(str.casefold, some)) for some in (named.lower, named.higher))
+    found, by = _Rows(lower=lower, higher=higher), ""
     for place, row in rows:
         if said := next((name for name in found.said if name in row), ""):
             found.said[said].append(row[said])
@@ -121,7 +103,7 @@ def trial_from_rows(
         raise UsageError(
             "; ".join(dict.fromkeys(found.said["left out"])) or "a table without rows", where=where, hint=HINT
         )
-    _refuse_unknown({metric for _, metric, _ in found.series}, where, lower=lower, higher=higher)
+    _refuse_unknown({metric for _, metric, _ in found.series}, where, lower=named.lower, higher=named.higher)
     arms = tuple(found.arms)
     trial = Trial(
         arms=arms,
@@ -207,7 +189,7 @@ def _parts(text: str) -> tuple[list[str], list[str]]:
 
 
 def _rows(
-    lines: Sequence[str], skipped: int, where: str, named: Fields
+    lines: Sequence[str], skipped: int, where: str, named: ResultFields
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield place and cells by our names for the columns; the first line has the headings."""
     if not lines:
@@ -242,7 +224,7 @@ def _rows(
         raise UsageError(f"not CSV: {error}", where=place, hint=HINT) from error
 
 
-def _names(heads: Sequence[str], where: str, named: Fields) -> list[str]:
+def _names(heads: Sequence[str], where: str, named: ResultFields) -> list[str]:
     """Our names for the headings; a column that means nothing to us keeps its own."""
     asked = named.columns()
     there = {head.casefold() for head in heads}

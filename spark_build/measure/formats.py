@@ -17,7 +17,8 @@ from typing import Any
 from spark_build.errors import UsageError
 from spark_build.files import text_of
 from spark_build.measure.comparison import Trial, from_bench
-from spark_build.measure.csv_io import ALIASES, Fields, trial_from_csv, trial_from_rows
+from spark_build.measure.csv_io import ALIASES, USUAL, trial_from_csv, trial_from_rows
+from spark_build.measure.request import ResultFields
 from spark_build.measure.suite import bench_from_json
 
 FORMS = (
@@ -36,9 +37,8 @@ LOADGEN = re.compile(r"result_(.*_latency_ns|.*per_sec(ond)?|qps_.*)")
 
 
 def read_results(
-    file: Path, *, alone: bool, arms: Sequence[str] = (), named: Fields, lower: Sequence[str] = (),
-    higher: Sequence[str] = (),
-) -> tuple[Trial, tuple[str, ...]]:  # fmt: skip
+    file: Path, *, alone: bool, arms: Sequence[str] = (), named: ResultFields = USUAL
+) -> tuple[Trial, tuple[str, ...]]:
     """Return a file's or folder's trial, and those of `arms` that name arms and no field of its records.
 
     `alone`: no second file is compared with it. Raises UsageError for what cannot be read.
@@ -51,12 +51,12 @@ def read_results(
     if not file.is_dir() and MLLOG not in first and not first.lstrip().startswith(("{", "[")):
         heads = {cell.strip().casefold() for cell in re.split("[,;\t\n]", first[:4096])}
         field = next((arm for arm in arms if arm.casefold() in heads), "")
-        trial = trial_from_csv(first, str(file), lower, higher, replace(named, arm=field))
+        trial = trial_from_csv(first, str(file), replace(named, arm=field))
         return trial, tuple(arm for arm in arms if arm != field)
     documents = {each: _documents(text, str(each)) for each, text in texts.items()}
     whole = next(iter(documents.values()), [None])[0]
     if isinstance(whole, dict) and (whole.get("kind") == "bench" or {"schema", "verdict"} <= whole.keys()):
-        if lower or higher or named.columns():
+        if named != USUAL:
             raise UsageError(
                 "a run of the suite says itself what is what", where=str(file), hint="leave the options out"
             )
@@ -67,11 +67,11 @@ def read_results(
         raise UsageError("nested too deeply", where=str(file), hint=FORMS) from error
     field = next((arm for arm in arms if arm in known), "")
     rows = _launches(documents, file, replace(named, arm=field), alone=alone)
-    return trial_from_rows(rows, str(file), lower, higher), tuple(arm for arm in arms if arm != field)
+    return trial_from_rows(rows, str(file), named), tuple(arm for arm in arms if arm != field)
 
 
 def _launches(
-    documents: Mapping[Path, Sequence[Any]], file: Path, named: Fields, *, alone: bool
+    documents: Mapping[Path, Sequence[Any]], file: Path, named: ResultFields, *, alone: bool
 ) -> Iterator[tuple[str, Row]]:
     """Yield place and row; each document of several is a launch."""
     several = sum(map(len, documents.values())) > 1
@@ -116,10 +116,10 @@ def _parsed(lines: Sequence[str], where: str) -> list[Any]:
     return found
 
 
-def _rows(document: Any, named: Fields, *, alone: bool) -> Iterator[Row]:
+def _rows(document: Any, named: ResultFields, *, alone: bool) -> Iterator[Row]:
     """Yield the rows of a document, in the form of the tool that wrote it."""
     keys = frozenset(document) if isinstance(document, dict) else frozenset[str]()
-    _needs, read, usual = next((tool for tool in TOOLS if keys >= tool[0]), (None, None, Fields()))
+    _needs, read, usual = next((tool for tool in TOOLS if keys >= tool[0]), (None, None, USUAL))
     try:
         if read is None or (read is _hyperfine and not _has_commands(document["results"])):
             yield from _listed(document, named)
@@ -250,19 +250,19 @@ def _counted(key: str) -> str:
 
 
 # What a tool's document has; its reader; its fields, of which options may take others.
-TOOLS: tuple[tuple[frozenset[str], Callable[..., Iterator[Row]], Fields], ...] = (
-    (frozenset((MLLOG,)), _mlperf, Fields()),
+TOOLS: tuple[tuple[frozenset[str], Callable[..., Iterator[Row]], ResultFields], ...] = (
+    (frozenset((MLLOG,)), _mlperf, USUAL),
     (frozenset(("benchmarks", "context")), _google,
-     Fields(case="run_name", value="real_time", unit="time_unit")),
+     ResultFields(case="run_name", value="real_time", unit="time_unit")),
     (frozenset(("benchmarks", "machine_info")), _pytest,
-     Fields(case="fullname", value="stats.mean", unit="s")),
-    (frozenset(("benchmarks", "devices")), _nvbench, Fields()),
-    (frozenset(("request_throughput", "duration")), _vllm, Fields()),
-    (frozenset(("results",)), _hyperfine, Fields(case="command", value="times", unit="s")),
+     ResultFields(case="fullname", value="stats.mean", unit="s")),
+    (frozenset(("benchmarks", "devices")), _nvbench, USUAL),
+    (frozenset(("request_throughput", "duration")), _vllm, USUAL),
+    (frozenset(("results",)), _hyperfine, ResultFields(case="command", value="times", unit="s")),
 )  # fmt: skip
 
 
-def _listed(document: Any, named: Fields) -> Iterator[Row]:
+def _listed(document: Any, named: ResultFields) -> Iterator[Row]:
     """Yield rows of any list of records."""
     everything = islice(_records(document, {}), MOST_ROWS)
     records = [

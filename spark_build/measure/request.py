@@ -92,6 +92,26 @@ class SuiteRequest(MeasureRequest):
     inject: str = ""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResultFields:
+    """Names of the columns or fields to take in place of the usual ones; "": the usual one.
+
+    `lower`, `higher`: metrics for which less or more is better.
+    """
+
+    arm: str = ""
+    case: str = ""
+    value: str = ""
+    unit: str = ""
+    lower: tuple[str, ...] = ()
+    higher: tuple[str, ...] = ()
+
+    def columns(self) -> dict[str, str]:
+        """Return name, in small letters -> our name for it."""
+        ours = {self.arm: "environment", self.case: "workload", self.value: "value", self.unit: "unit"}
+        return {name.casefold(): our for name, our in ours.items() if name}
+
+
 def parse_arm(text: str) -> ArmWish:
     """One arm; a name may be left out of `public` and `wheelhouse`. Raises UsageError."""
     first, *settings = text.split(",")

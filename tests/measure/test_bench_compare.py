@@ -11,6 +11,7 @@ from spark_build.measure.comparison import band_text, chosen, compare, exit_code
 from spark_build.measure.csv_io import trial_from_csv
 from spark_build.measure.model import Bench, Check, Compared, Telemetry
 from spark_build.measure.report.suite_view import headline_text, of_places
+from spark_build.measure.request import ResultFields
 from tests.helpers import benches
 
 SEED_STORY = {"native": {}, "container": {"gemm": 1.5, "overhead": 1 / 1.3}}
@@ -222,12 +223,17 @@ def test_what_one_side_lacks_is_said_and_never_passes() -> None:
     assert seen.left_out == ("y: in s, then in ms", "z: not in a, new", "w: not in a, old")
     assert exit_code(seen, 5)[0] == 11
     assert compare(joined(old, old)).left_out == ()
-    less = trial_from_csv(table(a={"x s": CALM, "y s": CALM, "z s": CALM}), "new.csv", ["y"])
+    less = trial_from_csv(
+        table(a={"x s": CALM, "y s": CALM, "z s": CALM}), "new.csv", ResultFields(lower=("y",))
+    )
     assert compare(joined(old, less)).left_out == ()  # seconds: less is better anyway
     then = trial_from_csv(table(base={"x s": CALM}, a={"x s": CALM}), "old.csv")
     now = trial_from_csv(table(base={"x s": CALM[:3]}, a={"x s": [30.0, 30.1, 30.2]}), "new.csv")
     assert exit_code(compare(joined(then, now)), 5)[0] == 9
-    points = [trial_from_csv(table(a={"loss x": CALM}), "a.csv", some) for some in ([], ["loss"])]
+    points = [
+        trial_from_csv(table(a={"loss x": CALM}), "a.csv", ResultFields(lower=some))
+        for some in ((), ("loss",))
+    ]
     assert compare(joined(*points)).left_out == ("loss: less is better in one of the two only",)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,10 @@ import pytest
 
 from spark_build.errors import UsageError
 from spark_build.measure.comparison import Trial, compare, exit_code, joined
-from spark_build.measure.csv_io import Fields, trial_from_csv
+from spark_build.measure.csv_io import trial_from_csv
 from spark_build.measure.formats import FORMS, read_results
 from spark_build.measure.report.suite_view import finding_text
+from spark_build.measure.request import ResultFields
 from tests.helpers.commands import CLI, hint_text, invoke
 
 DATA = Path(__file__).parent.parent / "data" / "results"
@@ -20,8 +20,7 @@ DATA = Path(__file__).parent.parent / "data" / "results"
 
 def read(file: Path, *arms: str, alone: bool = True, **given: Any) -> Trial:
     """Of a file, with its fields named."""
-    options = {name: given.pop(name) for name in ("lower", "higher") if name in given}
-    return read_results(file, alone=alone, arms=arms, named=Fields(**given), **options)[0]
+    return read_results(file, alone=alone, arms=arms, named=ResultFields(**given))[0]
 
 
 def written(folder: Path, name: str, *documents: Any) -> Path:
@@ -242,7 +241,7 @@ def test_a_unit_of_a_table_may_be_given_itself(tmp_path: Path) -> None:
     ]
     file = tmp_path / "a.csv"
     file.write_text("\n".join(["environment,case,value,run", *rows]))
-    trial, _ = read_results(file, alone=True, arms=(), named=Fields(value="value", unit="ms"))
+    trial, _ = read_results(file, alone=True, arms=(), named=ResultFields(value="value", unit="ms"))
     (change,) = compare(trial).changes
     assert (change.unit, change.lower, change.finding) == ("ms", True, "faster")
 
@@ -251,8 +250,9 @@ def test_a_unit_of_a_table_may_be_given_itself(tmp_path: Path) -> None:
 def test_a_column_that_is_not_there_is_told(field: str, tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
     file.write_text("environment,metric,value,run\na,fps,1,1\na,fps,1,2\n")
+    speed: dict[str, Any] = {field: "speed"}
     with pytest.raises(UsageError, match="no column 'speed'; there are environment, metric, value, run"):
-        read_results(file, alone=True, arms=(), named=replace(Fields(), **{field: "speed"}))
+        read_results(file, alone=True, arms=(), named=ResultFields(**speed))
 
 
 def test_columns_of_a_table_are_named(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_columns_of_a_table_are_named(tmp_path: Path) -> None:
         "system,kernel,tflops,env,run\nold,gemm,10,x,1\nold,gemm,11,x,2\nnew,gemm,12,x,1\nnew,gemm,13,x,2\n"
     )
     trial, arms = read_results(
-        file, alone=True, arms=("system",), named=Fields(case="kernel", value="tflops")
+        file, alone=True, arms=("system",), named=ResultFields(case="kernel", value="tflops")
     )
     assert (trial.arms, arms) == (("old", "new"), ())
     assert trial.values["new", "gemm tflops"] == {"1": 12, "2": 13}
@@ -280,7 +280,7 @@ def test_a_smaller_cache_is_not_less_memory_needed(tmp_path: Path) -> None:
     assert exit_code(seen, 5)[0] == 11  # nothing was timed
     timed = "\n".join([text, *table("fps", "fps", 10, 10).splitlines()[1:]])
     assert exit_code(compare(trial_from_csv(timed, "a.csv")), 5)[0] == 0  # it takes no longer
-    fewer = compare(trial_from_csv(text, "a.csv", lower=["KV cache"]))
+    fewer = compare(trial_from_csv(text, "a.csv", ResultFields(lower=("KV cache",))))
     assert [(each.finding, finding_text(each)) for each in fewer.changes] == [("faster", "less")]
     assert compare(trial_from_csv(table("peak KV cache", "GiB", 40, 20), "a.csv")).memory != ()
     file = tmp_path / "a.csv"
@@ -297,14 +297,17 @@ def test_a_smaller_cache_is_not_less_memory_needed(tmp_path: Path) -> None:
 def test_more_is_better_where_it_is_said() -> None:
     text = table("loss", "points", 4.0, 2.0)
     assert "loss: more is taken as better" in trial_from_csv(text, "a.csv").notes[0]
-    said = trial_from_csv(text, "a.csv", higher=["loss"])
+    said = trial_from_csv(text, "a.csv", ResultFields(higher=("loss",)))
     assert said.notes == ()
     assert not said.cases[0].lower
     assert (
-        trial_from_csv(table("latency", "ms", 4.0, 2.0), "a.csv", higher=["latency"]).cases[0].lower is False
+        trial_from_csv(table("latency", "ms", 4.0, 2.0), "a.csv", ResultFields(higher=("latency",)))
+        .cases[0]
+        .lower
+        is False
     )
     with pytest.raises(UsageError, match="--higher-is-better speed: no such metric"):
-        trial_from_csv(text, "a.csv", higher=["speed"])
+        trial_from_csv(text, "a.csv", ResultFields(higher=("speed",)))
 
 
 def test_drift_takes_claims_from_arms_measured_one_after_the_other() -> None:

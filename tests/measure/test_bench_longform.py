@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from spark_build.errors import UsageError
 from spark_build.measure.comparison import compare
 from spark_build.measure.csv_io import better, csv_of, size_in_bytes, trial_from_csv
+from spark_build.measure.request import ResultFields
 from tests.helpers import benches
 
 
@@ -156,7 +157,7 @@ def test_names_are_shown_on_one_line() -> None:
     trial = trial_from_csv(text, "a.csv")
     assert trial.arms == (r"a\x1b[2J", r"b\nc")
     with pytest.raises(UsageError) as caught:
-        trial_from_csv(text, "a.csv", ["ms"])
+        trial_from_csv(text, "a.csv", ResultFields(lower=("ms",)))
     assert caught.value.message.isprintable()
     with pytest.raises(UsageError) as caught:
         trial_from_csv("environment,metric,value\na,b," + "9" * 5000, "a.csv")
@@ -173,11 +174,11 @@ def test_a_direction_nobody_knows_is_said_and_can_be_changed() -> None:
     trial = trial_from_csv(text, "a.csv")
     assert trial.notes[0] == "Loss: more is taken as better; if less is, add --lower-is-better 'Loss'"
     assert compare(trial).changes[0].contrast.ratio == pytest.approx(2)
-    other = trial_from_csv(text, "a.csv", ["loss"])
+    other = trial_from_csv(text, "a.csv", ResultFields(lower=("loss",)))
     assert not any("more is taken" in note for note in other.notes)
     assert compare(other).changes[0].contrast.ratio == pytest.approx(0.5)
     with pytest.raises(UsageError, match="no such metric"):
-        trial_from_csv(text, "a.csv", ["speed"])
+        trial_from_csv(text, "a.csv", ResultFields(lower=("speed",)))
 
 
 @pytest.mark.parametrize(
