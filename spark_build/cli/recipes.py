@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from spark_build.authoring.scaffold import Created
     from spark_build.build.context import Context
     from spark_build.paths import Home
-    from spark_build.recipes.model import Evaluated, Patch, Pin, Recipe, Source
+    from spark_build.recipes.model import Evaluated, Pin, Recipe, Source
 
 # name: (module, function, what `--help` says); modules load only when their command runs.
 COMMANDS = {
@@ -179,7 +179,7 @@ def _document(setting: Context, recipe: Recipe, pin: Pin) -> Document:
         "train": setting.train.name,
         "source": _source(source) if source else None,
         "extra_sources": {name: _source(extra) for name, extra in pin.extra_sources.items()},
-        "patches": [_patch(patch) for patch in patches_for(recipe, setting.train)],
+        "patches": [asdict(patch) for patch in patches_for(recipe, setting.train)],
         "needs": [asdict(need) for need in recipe.needs],
         "requires": list(evaluated.requires),
         "options": {name: asdict(one) for name, one in recipe.options.items()},
@@ -189,10 +189,7 @@ def _document(setting: Context, recipe: Recipe, pin: Pin) -> Document:
         "cmake": asdict(recipe.cmake) if recipe.kind == "cmake" else None,
         "scons": asdict(recipe.scons) if recipe.kind == "scons" else None,
         "prefix": asdict(recipe.prefix) if recipe.kind in ("repack", "assemble") else None,
-        "features": [
-            {"name": feature.name, "value": feature.value, "why": feature.why}
-            for feature in evaluated.features
-        ],
+        "features": [asdict(feature) for feature in evaluated.features],
         "system": {"apt": list(evaluated.apt), "dnf": list(evaluated.dnf)},
         "costs": {name: getattr(recipe.build, name) for name in COSTS},
         "repair": asdict(recipe.repair),
@@ -233,10 +230,6 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 
 def _source(source: Source) -> Document:
     return {key: value for key, value in asdict(source).items() if value}
-
-
-def _patch(patch: Patch) -> Document:
-    return {"file": patch.file, "why": patch.why, "upstream": patch.upstream, "unverified": patch.unverified}
 
 
 def _env_lines(env: Mapping[str, Document]) -> list[str]:
@@ -291,7 +284,7 @@ def _line(value: Any) -> str:
     if not isinstance(value, dict):
         return "" if value is None else str(value)
     said = {name: text for name, one in value.items() if name != "why" and (text := _line(one))}
-    fields = "; ".join(f"{name} {text}".removeprefix("value ") for name, text in said.items())
+    fields = "; ".join(f"{name} {text}" for name, text in said.items()).removeprefix("value ")
     return f"{fields}  # {value['why']}" if value.get("why") else fields
 
 

@@ -67,23 +67,16 @@ def current(options: Options) -> Generation:
     return found
 
 
+LISTED = ("name", "version", "filename", "sha256", "key", "origin", "imported", "size")
+
+
 def listing(found: Generation) -> dict[str, Any]:
     """Return a generation as JSON."""
     return {
         "generation": found.number,
         "path": str(found.folder),
         "wheels": [
-            {
-                "name": wheel.name,
-                "version": wheel.version,
-                "filename": wheel.filename,
-                "sha256": wheel.sha256,
-                "key": wheel.key,
-                "origin": wheel.origin,
-                "imported": wheel.imported,
-                "size": wheel.size,
-                "path": str(found.folder / wheel.filename),
-            }
+            {**{name: getattr(wheel, name) for name in LISTED}, "path": str(found.folder / wheel.filename)}
             for wheel in found.wheels
         ],
     }
