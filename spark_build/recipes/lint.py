@@ -296,6 +296,9 @@ def _variable(component: str, path: Path, name: str, variable: Variable) -> Iter
     elif name not in COMMON.split() and not _FILE.search(variable.why):
         say = f"the reason for {name} names no file that reads it"
         yield _found("warning", file, (*path, "why"), say, "such as: setup.py: what it does there")
+    if "{cuda_home}" in variable.value:
+        say = "{cuda_home} is a toolkit of the machine, which is not part of the build key"
+        yield _found("warning", file, (*path, "value"), say, "add the need 'cuda' and write {need:cuda}")
     if name == "TORCH_NVCC_FLAGS" and "gencode" in variable.value:
         say = "-gencode in TORCH_NVCC_FLAGS compiles every file for one more architecture"
         yield _found("error", file, (*path, "value"), say, "use TORCH_CUDA_ARCH_LIST")
