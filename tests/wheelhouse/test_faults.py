@@ -21,7 +21,6 @@ from spark_build.transfer.bundle_write import write_archive
 from spark_build.wheelhouse import generations
 from spark_build.wheelhouse.fsck import Suspect, check
 from spark_build.wheelhouse.gc import collect
-from spark_build.wheelhouse.store import entry_folder
 from tests.helpers import faults
 from tests.helpers.exports import import_unsigned
 from tests.helpers.wheelhouse import VIEW, home_in, make_wheel, publish, put_built, put_public
@@ -116,19 +115,9 @@ def damage(home: Home) -> None:
     """What `check --repair` can mend."""
     current = generations.current(home.views / VIEW)
     assert current is not None
-    demo, helper = current.wheels
+    demo, _ = current.wheels
     (current.folder / demo.filename).unlink()
     (current.folder / "constraints.txt").write_text("demo==9\n")
-    kept = entry_folder(home.store, helper.key) / helper.filename
-    shutil.copyfile(kept, home.wheelhouse.parent / "dist" / "kept")
-    home.sources.mkdir()
-    (home.wheelhouse.parent / "dist" / "kept").rename(home.sources / "copy")
-    kept.chmod(0o644)
-    data = bytearray(kept.read_bytes())
-    data[40] ^= 1
-    kept.unlink()  # the wheel in dist/ is the same file
-    kept.write_bytes(data)
-    (home.wheelhouse.parent / "dist" / helper.filename).unlink()
     (home.views / VIEW / "generations" / "1" / "manifest.json").unlink()
 
 
