@@ -371,7 +371,7 @@ class CacheUse:
     def __str__(self) -> str:
         """Return a summary; 100% and 0% are printed only when exact."""
         if self.rate is None:
-            return "nothing compiled"
+            return "nothing that the cache keeps was compiled"
         percent = 100 if self.hits == self.total else min(round(100 * self.rate), 99)
         percent = max(percent, 1) if self.hits else 0
         word = "compilation" if self.total == 1 else "compilations"

@@ -228,6 +228,7 @@ class FeatureWatch:
         self._patterns = {one.name: _pattern(one.name) for one in features}
         self._seen: dict[str, str] = {}  # name -> what the last line about it said
         self._remarks: deque[str] = deque(maxlen=KEPT)
+        self._warning: list[str] | None = None  # the lines of the CMake warning that goes on
 
     def see(self, line: str) -> Finding | None:
         """Return that the build would lack a feature, where this line says so."""
@@ -260,9 +261,21 @@ class FeatureWatch:
         return dict(self._seen)
 
     def _remember(self, line: str) -> None:
-        """Store a line that may be a reason."""
-        if _REMARK.search(line):
-            self._remarks.append(" ".join(line.removeprefix("--").split()))
+        """Store a possible reason: a remark in one line, or a CMake warning in several."""
+        if line.startswith("CMake Warning"):
+            self._end_warning()
+            self._warning = [line.partition("):")[2]]
+        elif self._warning is not None and (line.startswith("  ") or not line):
+            self._warning.append(line)
+        else:
+            self._end_warning()
+            if _REMARK.search(line):
+                self._remarks.append(" ".join(line.removeprefix("--").split()))
+
+    def _end_warning(self) -> None:
+        if self._warning is not None:
+            self._remarks.append(" ".join(" ".join(self._warning).split()))
+            self._warning = None
 
     def _reason(self, name: str) -> str:
         """Return the last remark that names the feature: in full (cuDNN for USE_CUDNN), else a part of it."""

@@ -91,7 +91,7 @@ def variables(job: Job, known: Values, epoch: int) -> dict[str, str]:
     }
 
 
-def sandboxed(
+def sandboxed(  # noqa: PLR0913 - what a sandbox shows, most of it with defaults
     job: Job,
     command: Sequence[str],
     cwd: Path,
@@ -99,10 +99,13 @@ def sandboxed(
     writable: Sequence[Path] = (),
     readable: Sequence[Path] = (),
     placed: Mapping[Path, Path] | None = None,
+    *,
+    network: bool | None = None,
 ) -> list[str]:
     """Return a command of the build as it is started: nothing to write but folders of its own, no network.
 
-    placed: folders of ours -> where it sees them as well; None: as `job` says.
+    placed: folders of ours -> where it sees them as well; None: as `job` says. network: None: as the recipe
+    says.
     """
     from spark_build.build import sandbox  # a plan needs none
 
@@ -119,7 +122,7 @@ def sandboxed(
         readable=[job.work, venv.python_of(job.environment), *toolkit, *needs, *readable],
         placed=job.places if placed is None else placed,
         cwd=Path(job.seen(str(cwd))),
-        network=job.step.recipe.build.network,
+        network=job.step.recipe.build.network if network is None else network,
     )
 
 

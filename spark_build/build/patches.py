@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -52,7 +54,7 @@ def apply(patch: Path, tree: Path, log: BinaryIO | None) -> None:
         )
     done = _git_apply(patch, tree, log=log)
     if done.returncode != 0:
-        raise PatchError(f"{patch.name} does not apply: {_said(done)}", where=str(patch))
+        raise PatchError(f"{patch.name} does not apply: {_said(done.output)}", where=str(patch))
 
 
 def check(patch: Path, tree: Path) -> PatchState:
@@ -70,7 +72,7 @@ def check(patch: Path, tree: Path) -> PatchState:
         return PatchState(state="already-upstream", detail="its reverse applies")
     if forward.returncode == 0:
         return PatchState(state="applies")
-    return PatchState(state="does-not-apply", detail=_said(forward))
+    return PatchState(state="does-not-apply", detail=_said(forward.output))
 
 
 def touched_files(patch: Path) -> frozenset[str]:
@@ -105,19 +107,21 @@ def _refused(path: str, tree: Path) -> str:
 def _changes(patch: Path) -> tuple[frozenset[str], bool]:
     """Return the paths before and after, and whether a patch fits both ways because it only removes.
 
-    With context on one side only, an insertion can be made twice, and a removal undone twice.
+    With context on one side only, an insertion can be made twice, and a removal undone twice. git counts by
+    file, so a hunk that only removes beside one that adds as much is not told.
     """
     before, after = _counts(patch, "--reverse"), _counts(patch)
-    only_removes = any(gone.isdigit() and int(gone) > int(come) for come, gone, _ in after)
+    only_removes = any(gone != "-" and int(gone) > int(come) for come, gone, _ in after)
     return frozenset(path for _, _, path in (*before, *after)), only_removes
 
 
 def _counts(patch: Path, *options: str) -> list[list[str]]:
-    """Return lines added, lines removed and the path that it has then, of each file."""
-    done = _git_apply(patch, patch.parent, "--numstat", "-z", *options)
+    """Return lines added, lines removed and the path that it has then, of each file; "-" for a binary one."""
+    args = ["git", "apply", "--numstat", "-z", *options, str(patch.absolute())]
+    done = subprocess.run(args, cwd=patch.parent, env=scrubbed(), capture_output=True, check=False)
     if done.returncode != 0:
-        raise PatchError(_said(done))
-    return [row.split("\t", 2) for row in done.output.split("\0") if row.count("\t") >= 2]
+        raise PatchError(_said(done.stderr.decode(errors="replace")))
+    return [row.split("\t", 2) for row in os.fsdecode(done.stdout).split("\0") if row]
 
 
 def _git_apply(patch: Path, tree: Path, *options: str, log: BinaryIO | None = None) -> Completed:
@@ -127,9 +131,9 @@ def _git_apply(patch: Path, tree: Path, *options: str, log: BinaryIO | None = No
     return run(args, cwd=tree, env=environment, log=log)
 
 
-def _said(done: Completed) -> str:
+def _said(output: str) -> str:
     """Return why git refuses a patch."""
-    if failed := _FAILED_AT.search(done.output):
+    if failed := _FAILED_AT.search(output):
         return f"{failed[1]}: the hunk at line {failed[2]} does not match"
-    match = _ERROR.search(done.output)
+    match = _ERROR.search(output)
     return match[1] if match else "git apply failed without a word"

@@ -24,7 +24,9 @@ from spark_build.errors import (
     HostError,
     SparkBuildError,
     StageError,
+    StoreError,
     ours,
+    rm,
 )
 from spark_build.events import (
     Cost,
@@ -117,8 +119,9 @@ def kept_of(setting: Context, step: Step, inputs: Mapping[str, Any]) -> KeptResu
     store = setting.home.store
     with_prefix = makes_prefix(step)
     entry = stores.read(store, digest(inputs))
-    if entry is not None and with_prefix and entry.prefix is None:
-        return None  # an imported one has none
+    if entry is not None and with_prefix and entry.prefix is None:  # imported by one of November 2026
+        told = f"{entry.name} {entry.folder.name[:12]} in the store has no prefix"
+        raise StoreError(told, hint=Hint(rm(entry.folder), ", then ", GOES_ON))
     if entry is None:
         entry = find_older_entry(store, step.recipe.name, inputs, with_prefix=with_prefix)
     if entry is None and not with_prefix:

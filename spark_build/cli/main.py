@@ -130,10 +130,10 @@ def _main(arguments: list[str], options: Options) -> int:
         return _report_usage(options, error)
     except SparkBuildError as error:
         return _report_error(options, error)
-    except (KeyboardInterrupt, click.Abort):
-        return _report(options, "interrupted; the same command goes on where it stopped", 130)
+    except (KeyboardInterrupt, click.Abort) as stop:
+        return _report(options, f"interrupted; {_what_then(stop)}", 130)
     except Stopped as stop:
-        return _report(options, "stopped; the same command goes on where it stopped", 128 + stop.number)
+        return _report(options, f"stopped; {_what_then(stop)}", 128 + stop.number)
     except OutputError:
         raise
     except OSError as error:
@@ -163,6 +163,10 @@ def _report(options: Options, message: str, code: int, extra: dict[str, Any] | N
         with contextlib.suppress(OutputError):
             click.echo(json.dumps({"error": {"message": message, "exit_code": code, **(extra or {})}}))
     return code
+
+
+def _what_then(stop: BaseException) -> str:
+    return next(iter(getattr(stop, "__notes__", ())), "the same command goes on where it stopped")
 
 
 def _report_usage(options: Options, error: click.ClickException) -> int:

@@ -9,19 +9,21 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from shlex import quote
+
+from packaging.tags import Tag, compatible_tags, cpython_tags, platform_tags
+from packaging.utils import parse_wheel_filename
 
 from spark_build import venv
 from spark_build.errors import Hint, HostError, StoreError, UsageError, ours, shell
 from spark_build.process import capture, run
 from spark_build.venv import clean_environment, find_uv
 from spark_build.wheelhouse.generations import Generation
-from spark_build.wheels.audit import fits
 from spark_build.wheels.model import StoredWheel
-from spark_build.wheels.reader import filename_parts
 
 # Says of the interpreter that runs it what PEP 508 markers ask for, and its ABI. Any Python 3 runs it.
 _ASK = """
@@ -112,9 +114,11 @@ def _candidates() -> Iterator[Path]:
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     yield from sorted(root.glob("versions/*/bin/python"))
     listed = ["python", "list", "--only-installed", "--no-config", "--output-format=json"]
-    # Where uv keeps its pythons is configured by variables, too, and here they are wanted.
-    said = capture([find_uv() or "uv", *listed], timeout=60)
-    yield from (Path(row["path"]) for row in json.loads(said or "[]"))
+    # Where uv keeps its pythons is configured by variables, too; those that leave some out are not wanted.
+    env = {name: value for name, value in os.environ.items() if name not in PREFERENCES}
+    said = capture([find_uv() or "uv", *listed], timeout=60, env=env)
+    with suppress(ValueError):
+        yield from (Path(row["path"]) for row in json.loads(said or "[]") if row.get("path"))
 
 
 def _there_are(found: Sequence[Interpreter]) -> str:
@@ -148,15 +152,25 @@ def refuse_other_abi(view: str, python: Interpreter, folder: Path | str) -> None
 
 def refuse_unfit(wheels: Sequence[StoredWheel], python: Interpreter) -> None:
     """Raise HostError when a wheel cannot be installed for this interpreter."""
+    fitting = _tags(python)
     for wheel in wheels:
-        tags, _ = filename_parts(wheel.filename)
-        if not fits(tags, platform=python.platform, python=python.abi):
+        if fitting.isdisjoint(parse_wheel_filename(wheel.filename)[3]):
             raise HostError(
                 f"{wheel.filename} is for another platform; this machine is {python.platform}",
                 hint="import the wheels on a machine of that platform, and make the environment there",
             )
 
 
+def _tags(python: Interpreter) -> frozenset[Tag]:
+    """Return the wheel tags that installers accept on this machine: its glibc may be too old for a wheel."""
+    version = tuple(int(part) for part in python.version.split(".")[:2])
+    platforms = list(platform_tags())
+    native = cpython_tags(version, abis=[python.abi], platforms=platforms)
+    return frozenset((*native, *compatible_tags(version, interpreter=python.abi, platforms=platforms)))
+
+
+# Of uv: whether a distribution's Pythons count, too.
+PREFERENCES = {"UV_PYTHON_PREFERENCE", "UV_MANAGED_PYTHON", "UV_NO_MANAGED_PYTHON"}
 PACKAGE = "ipykernel"
 
 

@@ -37,7 +37,8 @@ ALL = "all"  # the workload of rows that name none
 
 
 SAMPLES = "# samples of a run: compare its bench.json, which knows what takes its claims away"
-OURS = (SAMPLES, "# doubt: ", "# quick", "# scope: ")  # above the headings of samples.csv, older ones too
+# The headings below "# quick", "# doubt: " and "# scope: " in what older versions wrote.
+OLDER = re.compile(r"environment,workload,(class,)?metric,value,unit,round\s*")
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 LONGEST = 60  # characters of the input that an error repeats
 
@@ -77,7 +78,8 @@ def trial_from_csv(text: str, where: str, named: ResultFields = USUAL) -> Trial:
     Raises UsageError, with the line, for the first row that cannot be read.
     """
     comments, lines = _parts(text)
-    if any(comment.startswith(OURS) for comment in comments):
+    older = any(one.startswith(("# doubt: ", "# quick", "# scope: ")) for one in comments)
+    if SAMPLES in comments or (older and OLDER.fullmatch(lines[0] if lines else "")):
         raise UsageError("the raw samples of a run", where=where, hint="compare its bench.json")
     return trial_from_rows(_rows(lines, len(comments), where, named), where, named)
 

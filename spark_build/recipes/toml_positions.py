@@ -20,6 +20,7 @@ _KEY = r"""(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
 # The beginning of a header or a pair.
 _STATEMENT = re.compile(rf"[ \t]*(?:\[|{_KEY}(?:[ \t]*\.[ \t]*{_KEY})*[ \t]*=)")
 MOST_ATTEMPTS = 200  # to find the end of one statement, or of one element
+MOST_TRIED = 1 << 20  # characters, to find all statements, or the elements of one array
 
 MAX_TEXT = 256 << 10  # characters; the largest recipe has 18,000
 MAX_DEPTH = 32
@@ -123,11 +124,14 @@ def _statements(text: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """Yield the line, the text and the value of each header and each pair; a broken text ends them early."""
     rows = re.findall(r"[^\n]*\n|[^\n]+", text)
     starts = [*(index for index, row in enumerate(rows) if _STATEMENT.match(row)), len(rows)]
-    at = 0
+    at, left = 0, MOST_TRIED
     while at < len(starts) - 1:
         # What looks like a statement may be a line of a string or an array.
         for end in range(at + 1, min(len(starts), at + MOST_ATTEMPTS)):
             statement = "".join(rows[starts[at] : starts[end]])
+            left -= len(statement)
+            if left < 0:
+                return
             with suppress(ValueError, RecursionError):
                 yield starts[at] + 1, statement, tomllib.loads(statement)
                 break
@@ -143,14 +147,16 @@ def _rows_of_elements(statement: str) -> list[int]:
     if begin is None or not (bracket := re.match(r"[ \t]*\[", statement[begin.end() :])):
         return found
     pending, first = "", 0
+    left = MOST_TRIED
     for row, text in enumerate(statement[begin.end() + bracket.end() :].splitlines(keepends=True)):
         pending += text
+        left -= len(pending)
         for closing in ("\n]", ""):
             with suppress(ValueError, RecursionError):
                 found += [first] * len(tomllib.loads(f"x = [{pending}{closing}")["x"])
                 pending, first = "", row + 1
                 break
-        if row - first > MOST_ATTEMPTS:
+        if row - first > MOST_ATTEMPTS or left < 0:
             break
     return found
 

@@ -60,8 +60,9 @@ def write_archive(parcel: Bundle, file: Path, progress: Progress = silent) -> in
                         counter.add(min(len(data), parcel.size - counter.done))
                 out.flush()
                 os.fsync(descriptor)
-        except BaseException:
+        except BaseException as stop:
             part.unlink()
+            stop.add_note("the same command writes the archive anew")
             raise
         part.replace(file)
         sync_folder(file.parent)

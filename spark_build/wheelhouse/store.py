@@ -24,7 +24,7 @@ from packaging.utils import (
 )
 
 from spark_build import __version__
-from spark_build.errors import AGAIN, Finding, Hint, StoreError, rm
+from spark_build.errors import Finding, Hint, StoreError, rm
 from spark_build.files import (
     LockTimeout,
     copy_or_link,
@@ -205,10 +205,6 @@ def commit(
         if existing is not None:
             with contextlib.suppress(OSError):  # young again: who takes it in is about to need it
                 os.utime(existing.folder / RECORD)
-            if prefix is not None and existing.prefix is None:  # imported by a spark-build of November 2026
-                raise StoreError(
-                    f"{existing.name} {key[:12]} has no prefix", hint=Hint(rm(existing.folder), AGAIN)
-                )
             return existing
         return _made(store, key, fill)
 

@@ -271,6 +271,7 @@ def _exactly(read: Callable[[int, int], bytes], offset: int, size: int) -> bytes
 
 
 PREFIXES = (b"root/", b"run/spark-build/")
+MAX_LOOKED_AT = 10_000  # a file may consist of nothing but beginnings
 MAX_FOUND = 5  # for each library; one is enough to act on
 LONGEST = 200
 
@@ -290,6 +291,7 @@ class Leaks:
         self._pattern = re.compile(rb"%s(?:%s)[A-Za-z0-9_./+@~=-]{1,%d}" % (_BEGINS, known, LONGEST))
         self._tail = b""
         self._next = 0  # where in it the search goes on
+        self._left = MAX_LOOKED_AT
         self._found: dict[str, None] = {}
 
     @property
@@ -312,9 +314,10 @@ class Leaks:
 
     def _search(self, data: bytes, end: int) -> None:
         for found in self._pattern.finditer(data, self._next):
-            if found.start() >= end or len(self._found) == MAX_FOUND:
+            if found.start() >= end or len(self._found) == MAX_FOUND or self._left == 0:
                 return
-            self._found[found[0][:LONGEST].decode()] = None
+            self._left -= 1
+            self._found[found[0][:LONGEST].decode(errors="replace")] = None
 
 
 _ORIGIN = re.compile(r"\$(?:ORIGIN\b|\{ORIGIN\})/?(.*)")

@@ -124,7 +124,7 @@ def test_the_words_never_round_to_all_or_nothing(hits: int, misses: int) -> None
 @pytest.mark.parametrize(
     ("use", "words"),
     [
-        (CacheUse(), "nothing compiled"),
+        (CacheUse(), "nothing that the cache keeps was compiled"),
         (CacheUse(hits=63, misses=5), "63 of 68 compilations from the cache (93%)"),
         (CacheUse(hits=1), "1 of 1 compilation from the cache (100%)"),
         (CacheUse(hits=999, misses=1), "999 of 1000 compilations from the cache (99%)"),

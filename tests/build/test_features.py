@@ -79,6 +79,19 @@ def test_a_line_of_a_warning_is_a_reason() -> None:
     assert missing.message.endswith(" (Cannot find cuDNN library. Turning the option off)")
 
 
+def test_a_warning_of_several_lines_is_a_reason() -> None:
+    watch = FeatureWatch(names("USE_NUMA"))
+    block = [
+        "CMake Warning at cmake/Dependencies.cmake:905 (message):",
+        "  Not compiling with NUMA.  Suppress",
+    ]
+    for line in [*block, "  this with -DUSE_NUMA=OFF", "", "-- next"]:
+        assert watch.see(line) is None
+    missing = watch.see("--   USE_NUMA : OFF")
+    assert missing is not None
+    assert "(Not compiling with NUMA. Suppress this with -DUSE_NUMA=OFF)" in missing.message
+
+
 def test_without_a_printed_reason_the_recipe_says_why() -> None:
     (missing,) = dropped_features([CUDNN], ["-- USE_CUDNN : OFF"])
     assert "(cuDNN not found: off with a warning)" in str(missing)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,26 @@ def test_files_come_go_move_and_become_executable(tmp_path: Path) -> None:
     assert contents(tree) == {"new": SOURCE, "run": "#!/bin/sh\n", "added/ü file": "x\n"}
     assert (tree / "run").stat().st_mode & 0o100
     assert check(patch, tree).state == "already-upstream"
+
+
+def test_a_warning_of_git_is_no_path(patch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git = shutil.which("git")
+    assert git is not None
+    own = (
+        fill(tmp_path / "bin", {"git": f'#!/bin/sh\necho "warning: 1\t2\tx" >&2\nexec {git} "$@"\n'}) / "git"
+    )
+    own.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{own.parent}:{os.environ['PATH']}")
+    assert touched_files(patch) == {"src/a.c"}
+
+
+def test_paths_that_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    patch = tmp_path / "p.patch"
+    patch.write_bytes(b'--- /dev/null\n+++ "b/\\377x"\n@@ -0,0 +1 @@\n+1\n')
+    assert touched_files(patch) == {os.fsdecode(b"\xffx")}
+    apply(patch, tmp_path / "tree", None)
+    assert list((tmp_path / "tree").iterdir()) == [tmp_path / "tree" / os.fsdecode(b"\xffx")]
 
 
 def test_a_surrounding_repository_swallows_nothing(patch: Path, tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -84,6 +86,23 @@ def test_pythons_of_path_and_pyenv_are_found_once(tmp_path: Path, monkeypatch: p
         if one.abi == PYTHON and os.path.realpath(one.base) == os.path.realpath(base)
     ]
     assert len(found) == 1
+
+
+def test_what_uv_prefers_hides_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {one.path for one in interpreters.known()}
+    monkeypatch.setenv("UV_PYTHON_PREFERENCE", "only-managed")
+    monkeypatch.setenv("UV_MANAGED_PYTHON", "1")
+    assert {one.path for one in interpreters.known()} == before
+
+
+def test_a_wheel_for_a_newer_glibc_is_refused(tmp_path: Path) -> None:
+    python = interpreters.inspect(Path(sys.executable))
+    assert python is not None
+    tag = f"{PYTHON}-{PYTHON}-manylinux_2_{{}}_{platform.machine()}"
+    for glibc, outcome in ((17, nullcontext()), (99, pytest.raises(HostError, match="for another platform"))):
+        wheel = put_built(home_in(tmp_path / str(glibc)).store, make_wheel(tmp_path, tag=tag.format(glibc)))
+        with outcome:
+            interpreters.refuse_unfit([wheel], python)
 
 
 def test_another_abi_is_refused_with_those_that_would_do(tmp_path: Path) -> None:

@@ -237,6 +237,15 @@ def test_every_sample_of_a_run_is_written_and_none_is_compared() -> None:
         assert "bench.json" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize(
+    "comment", ["# quick look at the node", "# scope: nightly", "# doubt: first run", "# quick"]
+)
+def test_comments_of_others_are_no_hindrance(comment: str) -> None:
+    rows = "a,t,1,1\na,t,2,2\nb,t,1,1\nb,t,2,2\n"
+    trial = trial_from_csv(f"{comment}\nenvironment,metric,value,run\n{rows}", "a.csv")
+    assert trial.arms == ("a", "b")
+
+
 cells = st.text(st.characters(codec="utf-8"), max_size=12)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_build.recipes.toml_positions import Path, Positions
+from spark_build.recipes.toml_positions import MAX_TEXT, Path, Positions
 
 SAMPLE = '''\
 name = "onnx"  # line 1
@@ -102,6 +102,16 @@ def test_quotes_before_closing_quotes() -> None:
     text = 'a = """x\n"""""\nb = \'\'\'\n\'\'\'\'\'\nc = ""\nd = 1\n'
     assert tomllib.loads(text)["a"] == 'x\n""'
     assert [Positions(text).line((key,)) for key in "abcd"] == [1, 3, 5, 6]
+
+
+def test_a_long_element_is_not_read_again_for_each_of_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    loads = tomllib.loads
+    monkeypatch.setattr(tomllib, "loads", lambda text: (read.append(len(text)), loads(text))[1])
+    rows = "".join(f"[{'1,' * 900}\n" for _ in range(150)) + "]" * 150
+    positions = Positions(f"a = [\n{rows}\n]\nb = 1\n")
+    assert positions.line(("a",)) == 1
+    assert sum(read) < 9 * MAX_TEXT
 
 
 @given(st.text(alphabet="ab.=[]{}\"'#\\\n ,1", max_size=60))

@@ -185,6 +185,17 @@ def test_a_damaged_wheel_leaves_what_was_there(tmp_path: Path, kind: str) -> Non
     assert not (tmp_path / f"{kind}.part").exists()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_interrupted_it_says_that_it_begins_anew(parcel: Bundle, tmp_path: Path, kind: str) -> None:
+    def stopped(_done: int, _total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        write_archive(parcel, tmp_path / kind, stopped)
+    assert caught.value.__notes__ == ["the same command writes the archive anew"]
+    assert not list(tmp_path.glob("*.part"))
+
+
 EXPORTER = """
 import os, signal, sys
 from pathlib import Path

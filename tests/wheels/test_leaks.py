@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_build.wheels.elf import MAX_FOUND, Leaks
+from spark_build.wheels.elf import LONGEST, MAX_FOUND, MAX_LOOKED_AT, Leaks
 
 
 def found(data: bytes, *cuts: int, own: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -41,6 +41,11 @@ def test_what_is_a_path_of_the_build_machine(text: bytes, paths: tuple[str, ...]
     assert found(b"\x7fELF" + text, own=("/mnt/disk/build/onnx/ab12/",)) == paths
 
 
+def test_a_path_cut_within_a_letter_is_shown() -> None:
+    own = "/" + "a" * (LONGEST - 2) + "\u00e9/"
+    assert found(b"\0" + own.encode() + b"x", own=(own,)) == ("/" + "a" * (LONGEST - 2) + "\ufffd",)
+
+
 @given(cuts=st.lists(st.integers(0, 900), max_size=6), where=st.integers(4, 600))
 def test_chunks_do_not_matter(cuts: list[int], where: int) -> None:
     path = b"/home/somebody/with/a/long/path/to/a/source/file.cc"
@@ -51,4 +56,9 @@ def test_chunks_do_not_matter(cuts: list[int], where: int) -> None:
 
 def test_a_file_of_nothing_but_beginnings_is_soon_done() -> None:
     assert found(b"\0/home/" * 500_000) == ()
+    often = b"\0/root/a" * MAX_LOOKED_AT
+    assert (found(often[8:] + b"\0/root/b"), found(often + b"\0/root/b")) == (
+        ("/root/a", "/root/b"),
+        ("/root/a",),
+    )
     assert len(found(b"".join(b"\0/root/%d" % number for number in range(1000)))) == MAX_FOUND

@@ -84,7 +84,7 @@ def _sandboxed(
     job: Job, command: Sequence[str], folder: Path, env: Mapping[str, str], places: Mapping[Path, Path]
 ) -> Completed:
     """Run a command in the sandbox as a build does; places: folders of ours -> where it sees them as well."""
-    words = environment.sandboxed(job, command, folder, env, placed=places)
+    words = environment.sandboxed(job, command, folder, env, placed=places, network=False)
     done = run_command(words, cwd=folder, log=job.log, pass_fds=job.keep)
     sandbox.refuse_unstarted(done)
     return done
