@@ -124,6 +124,7 @@ def changed(root: Root, changes: Mapping[str, str]) -> None:
 
 # libplain.so.1 is bundled from the prefix of the need, which its RPATH names as the sandbox has it.
 def test_it_is_planned_done_before_the_build_and_not_again(root: Root) -> None:
+    changed(root, {"requires = []\n": "requires = []\nnetwork = true\n"})
     said = root.run("plan", "tiny").stdout
     assert "preflight first: a stub of a library is linked, repaired, audited, imported" in " ".join(
         said.split()
@@ -134,6 +135,7 @@ def test_it_is_planned_done_before_the_build_and_not_again(root: Root) -> None:
     assert not begun(root)
     (log,) = root.folder.glob("build/tiny/*/build.log")
     assert "import tiny" in log.read_text()
+    assert "--share-net" not in log.read_text(), "the preflight of a recipe that may download could, too"
     assert not list(root.folder.glob("build/tiny/*/preflight"))
     assert not (root.links.parent / "c" / "ran").exists(), "a library of a need ran outside the sandbox"
     again = root.run("build", "tiny", "--stop-after", "build")
