@@ -27,6 +27,8 @@ SHAPES = (
 
 def engine() -> Any:
     """The package; Skip where it cannot be loaded because there is no driver."""
+    import torch  # noqa: F401 - first, or a toolkit in /usr/local/cuda gives it a cuBLAS beside torch's
+
     try:
         import transformer_engine.pytorch as te
     except (ImportError, OSError) as error:
@@ -67,7 +69,7 @@ def check_libraries() -> str:
     lines = Path("/proc/self/maps").read_text().splitlines()
     for library in ("libcublasLt.so", "libcudart.so", "libcudnn.so"):
         found = {line.split()[-1] for line in lines if library in line}
-        assert len(found) == 1, f"{library} is loaded from {sorted(found) or 'nowhere'}"
+        assert len(found) == 1, f"{library} is loaded from {sorted(found) or 'nowhere'}; import torch first"
     return f"cuDNN {mine} and cuBLASLt {transformer_engine_torch.get_cublasLt_version()}, each loaded once"
 
 
