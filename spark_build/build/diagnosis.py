@@ -279,6 +279,7 @@ class FeatureWatch:
 
     def _reason(self, name: str) -> str:
         """Return the last remark that names the feature: in full (cuDNN for USE_CUDNN), else a part of it."""
+        self._end_warning()
         stem = re.sub(r"^(USE|BUILD|WITH|ENABLE|HAVE)_", "", name)
         words = [_letters(stem), *(_letters(part) for part in reversed(re.split(r"[_ ]", stem)))]
         for word in words:
