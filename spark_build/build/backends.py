@@ -424,9 +424,10 @@ def functions_in(header: str, start: str) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def stub_library(names: Sequence[str], *, soname: str, platform: str, answer: int) -> bytes:
+def stub_library(  # long: a table of the file's parts, each placed by those before it
+    names: Sequence[str], *, soname: str, platform: str, answer: int
+) -> bytes:
     """Return an ELF library for a platform that defines these functions; each returns `answer`."""
-    # In one piece: each part of the file is placed by those before it.
     code = _code(platform, answer)
     strings, offsets = _strings(["", soname, *names])
     symbols = [struct.pack("<IBBHQQ", 0, 0, 0, 0, 0, 0)]

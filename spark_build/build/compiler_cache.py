@@ -189,14 +189,7 @@ def prepare(
             raise HostError("a link is in the place of shared objects", where=str(taken), hint=rm(taken))
         variables["CCACHE_REMOTE_STORAGE"] = f"file:{quote(str(taken))}|read-only file:{quote(str(fresh))}"
         writable, readable = (*writable, fresh), (*readable, taken)
-    return Setup(
-        cache=cache,
-        variables=variables,
-        path=path,
-        writable=writable,
-        readable=readable,
-        log=log,
-    )
+    return Setup(cache=cache, variables=variables, path=path, writable=writable, readable=readable, log=log)
 
 
 def fresh_in(links: Path) -> Path:

@@ -41,7 +41,7 @@ def source_identity(source: Source | None) -> dict[str, Any]:
     return {"kind": source.kind, "sha256": source.sha256}
 
 
-def plan_inputs(  # noqa: PLR0913 - each of them is a part of the key
+def plan_inputs(  # noqa: PLR0913 - each of them, and each field of the dict, is a part of the key
     recipe: Recipe,
     evaluated: Evaluated,
     pin: Pin,

@@ -143,16 +143,14 @@ def make_plan(  # noqa: PLR0913 - what a plan depends on, most of it with defaul
     downloads_of: what a step to build fetches there. What is needed with "public" as its usual provider is
     in the plan only where the store's is used.
     """
-    wished, names = provide or {}, tuple(names)
-    if builder is not None:
-        limits = limits_of(builder, target, jobs=None, memory_mib=None)
-    limits = limits or limits_of(machine, target, jobs=None, memory_mib=None)
+    wished, names, others = provide or {}, tuple(names), tuple(others)
+    if limits is None or builder is not None:
+        limits = limits_of(builder or machine, target, jobs=None, memory_mib=None)
     elsewhere = {name for name, wish in wished.items() if wish != "store"}
     recipes = {name: for_target(recipe, target, train) for name, recipe in recipes.items()}
     named = {*names, *(wished.keys() - elsewhere)}
     around = _Surroundings(recipes, train, target, machine, wished, lock_of)
     steps: dict[str, Step] = {}
-    others = tuple(others)
     order = closure_of([*names, *others], recipes, elsewhere)
     wanted, needless = _wanted(order, recipes, named, others, elsewhere)
     optional = _optional(order, recipes, elsewhere) - wanted - {*others}
@@ -166,12 +164,16 @@ def make_plan(  # noqa: PLR0913 - what a plan depends on, most of it with defaul
         fetched = downloads_of(step) if step.decision == "BUILD" else ()
         estimate = _estimate(recipes[name], builder or machine, limits, past, fetched)
         steps[name] = replace(step, estimate=estimate, downloads=fetched)
-    used = set(order) - optional
-    for name in reversed(order):
+    return Plan(target=target, train=train, steps=_used(steps, optional), machine=builder or machine)
+
+
+def _used(steps: Mapping[str, Step], optional: Collection[str]) -> tuple[Step, ...]:
+    """Return the steps, in their order, less the optional ones whose wheel no other takes from the store."""
+    used = {name for name in steps if name not in optional}
+    for name in reversed([*steps]):
         if name in used:
             used.update(steps[name].from_store)
-    chosen = tuple(steps[name] for name in order if name in used)
-    return Plan(target=target, train=train, steps=chosen, machine=builder or machine)
+    return tuple(step for name, step in steps.items() if name in used)
 
 
 _How = Literal["build", "reuse", "skip"]  # reuse: only where the store has it

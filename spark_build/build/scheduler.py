@@ -288,12 +288,7 @@ def publish(
 
         emit(Note(message="completing the set with verified public wheels"))
         public = closure.resolve(
-            built,
-            pins,
-            store=setting.home.store,
-            offline=offline,
-            foreign=foreign,
-            locks=locks,
+            built, pins, store=setting.home.store, offline=offline, foreign=foreign, locks=locks
         )
         if free := closure.unlocked(public, locks):
             emit(Note(message=f"held by no lock of train {setting.train.name}: {', '.join(free)}"))

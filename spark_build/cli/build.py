@@ -198,9 +198,8 @@ def all_(
     if wish.stop_after:
         only = configured(results, recipes) if wish.configures else Outcome()
         return conclude(options, results, None, built, only.lines, only.code, planned=planned)
-    lines = ["; ".join(judged.in_short)] if options.verbosity < 0 else judged.lines
-    whole = {**built, **judged.document}
-    code = conclude(options, results, generation, whole, lines, judged.code, planned=planned)
+    text = ["; ".join(judged.in_short)] if options.verbosity < 0 else judged.lines
+    code = conclude(options, results, generation, built | judged.document, text, judged.code, planned=planned)
     return nothing_checked(*judged.unchecked) if judged.unchecked and code == judged.code else code
 
 

@@ -54,26 +54,21 @@ def doctor(
 
     if fix and not yes and not sys.stdin.isatty():
         raise UsageError("--fix asks before each command, and there is no terminal", hint="--fix --yes")
-    place = Path(bundle or "").expanduser()
     if bundle is not None:
-        bundles.refuse_bundle(place)
+        bundles.refuse_bundle(Path(bundle).expanduser())
     setting = options.setting()
     facts, findings = examine(MachineAccess(), setting, recipes, with_cluster=cluster)
-    applied: list[tuple[str, int]] = []
-    if fix:
-        applied = _apply_fixes(findings, ask=not yes)
-        if applied:
-            setting = options.setting()
-            facts, findings = examine(MachineAccess(), setting, recipes, with_cluster=cluster)
+    applied = _apply_fixes(findings, ask=not yes) if fix else []
+    if applied:
+        setting = options.setting()
+        facts, findings = examine(MachineAccess(), setting, recipes, with_cluster=cluster)
     rows = [_finding_row(one) for one in findings]
     document: dict[str, Any] = {"findings": rows, "machine": machine_of(facts)}
     if fix:
         document["fixed"] = [{"command": command, "exit_code": code} for command, code in applied]
     if bundle is not None:
-        document["bundle"] = {
-            "path": bundle,
-            "files": bundles.write_support_bundle(place, setting.home, facts, rows),
-        }
+        files = bundles.write_support_bundle(Path(bundle).expanduser(), setting.home, facts, rows)
+        document["bundle"] = {"path": bundle, "files": files}
     if options.json:
         render.print_json(document)
     else:

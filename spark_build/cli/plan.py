@@ -56,7 +56,6 @@ def plan(
     """Show for each recipe BUILD, REUSE, SKIP or BLOCKED, and why. Changes nothing."""
     from spark_build.build import scheduler
     from spark_build.build.context import with_local_sources
-    from spark_build.build.plan import total
     from spark_build.recipes.evaluation import machine_of
 
     setting = with_local_sources(options.setting(), source)
@@ -69,16 +68,8 @@ def plan(
     lacking = missing_sources(planned, setting.home) if offline else ()
     lines = _lines_to_type(planned, recipes, also, is_here=there is None)
     if options.json:
-        document: dict[str, Any] = {
-            "target": planned.target.name,
-            "train": planned.train.name,
-            "steps": [step_document(step) for step in planned.steps],
-            "machine": {"cores": builder.cores, "memory_mib": builder.memory_mib, "here": there is None},
-            "total": asdict(total(planned, setting.machine)),
-            "commands": lines,
-        }
         missed = {"missing": [asdict(need) for need in lacking]} if offline else {}
-        render.print_json(document | missed)
+        render.print_json(_plan_document(planned, setting.machine, lines, is_here=there is None) | missed)
         return
     if options.verbosity < 0:
         print(render.counted(step.decision for step in planned.steps) or "nothing to build")
@@ -93,6 +84,20 @@ def plan(
     for warning, names in concerned.items():
         render.print_wrapped(f"warning: {', '.join(names)}: {warning}")
     _print_total(planned, setting.machine, lines, is_here=there is None)
+
+
+def _plan_document(planned: Plan, here: Machine, lines: Sequence[str], *, is_here: bool) -> dict[str, Any]:
+    from spark_build.build.plan import total
+
+    builder = planned.machine or here
+    return {
+        "target": planned.target.name,
+        "train": planned.train.name,
+        "steps": [step_document(step) for step in planned.steps],
+        "machine": {"cores": builder.cores, "memory_mib": builder.memory_mib, "here": is_here},
+        "total": asdict(total(planned, here)),
+        "commands": lines,
+    }
 
 
 def step_document(step: Step) -> dict[str, Any]:

@@ -353,14 +353,9 @@ def new(
     if options.json:
         render.print_json({**_created_document(created), "notes": notes, "next": following})
         return 0
-    recipe = created.recipe
-    print(f"wrote {created.path}: {recipe.distribution} {created.version}")
+    print(f"wrote {created.path}: {created.recipe.distribution} {created.version}")
     with render.details(options):
-        print(f"  pinned to build it: {' '.join(recipe.build.requires) or 'nothing'}")
-        for need in recipe.needs:
-            print(f"  needs {need.name}: {need.why}")
-        for note in notes:
-            print(f"  note: {note}")
+        _print_created(created, notes)
         print(f"next: {following}")
     return 0
 
@@ -402,6 +397,15 @@ def _new_set(options: Options, file: Path, base: Path, *, force: bool) -> int:
     for name, error in done.failed.items():
         click.echo(f"error: {name}: {error.message}", err=True)
     return 5 if done.failed else 0
+
+
+def _print_created(created: Created, notes: Sequence[str]) -> None:
+    recipe = created.recipe
+    print(f"  pinned to build it: {' '.join(recipe.build.requires) or 'nothing'}")
+    for need in recipe.needs:
+        print(f"  needs {need.name}: {need.why}")
+    for note in notes:
+        print(f"  note: {note}")
 
 
 def _created_document(created: Created) -> dict[str, Any]:

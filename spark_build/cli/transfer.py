@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -153,7 +153,6 @@ def import_(options: Options, file: Path, unsigned: bool, allow_downgrade: bool,
     """
     from spark_build.recipes.model import Target
     from spark_build.transfer.bundle_import import Allowed, import_bundle
-    from spark_build.wheels.model import finding_row
 
     def view() -> tuple[str, Target]:
         setting = options.setting()
@@ -180,15 +179,7 @@ def import_(options: Options, file: Path, unsigned: bool, allow_downgrade: bool,
     found = taken.generation
     code = AuditError.exit_code if any(one.refused for one in taken.judgements) else 0
     if options.json:
-        foreign = [
-            {**asdict(one), "findings": [finding_row(found) for found in one.findings]}
-            for one in taken.judgements
-        ]
-        replaced = [{"name": one.name, "version": one.version, "key": one.key} for one in taken.replaced]
-        signer = taken.signer.name if taken.signer else None
-        render.print_json(
-            {"new": taken.new, **listing(found), "replaced": replaced, "foreign": foreign, "signer": signer}
-        )
+        render.print_json(_import_document(taken))
         return code
     print(f"generation {found.number} in {found.folder}" + ("" if taken.new else " (had it already)"))
     with render.details(options):
@@ -196,6 +187,21 @@ def import_(options: Options, file: Path, unsigned: bool, allow_downgrade: bool,
     if code:
         click.echo("  next: fetch or build these again; the others are taken in (--strict: none)", err=True)
     return code
+
+
+def _import_document(taken: ImportResult) -> dict[str, Any]:
+    from spark_build.wheels.model import finding_row
+
+    return {
+        "new": taken.new,
+        **listing(taken.generation),
+        "replaced": [{"name": one.name, "version": one.version, "key": one.key} for one in taken.replaced],
+        "foreign": [
+            {**asdict(one), "findings": [finding_row(found) for found in one.findings]}
+            for one in taken.judgements
+        ],
+        "signer": taken.signer.name if taken.signer else None,
+    }
 
 
 def _print_import(taken: ImportResult) -> None:

@@ -30,9 +30,9 @@ from spark_build.text import format_flops
 DTYPES = ("fp16", "bf16", "tf32", "fp32", "fp8", "fp4")
 
 
-def measuring_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def measuring_options(function: Callable[..., Any]) -> Callable[..., Any]:  # long: a list of options
     """Add the options of a burn-in, handed on as one BurnInRequest."""
-    decorated = as_one(BurnInRequest, "asked")(function)  # long, and nothing but a list
+    decorated = as_one(BurnInRequest, "asked")(function)
     for declare in (
         click.option(
             "--bus-bandwidth",

@@ -1,4 +1,4 @@
-"""What --farm names: a scheduler, machines that ssh reaches, or workers of this machine."""
+"""Argument of --farm: a scheduler, machines that ssh reaches, or workers of this machine."""
 
 from __future__ import annotations
 

@@ -218,9 +218,7 @@ class Connection:
                     refuse_cancelled()
                     self._there.check()
                     waiting()
-                    if client is not self._client or (
-                        allowed and not {*allowed} & {*self.workers(order.demands)}
-                    ):
+                    if client is not self._client or self._lacks(allowed, order):
                         return None
                 return future.result()
             finally:
@@ -235,6 +233,9 @@ class Connection:
                 raise
         self.renew(client)
         return None
+
+    def _lacks(self, allowed: Collection[str], order: Order) -> bool:
+        return bool(allowed) and not {*allowed} & {*self.workers(order.demands)}
 
 
 @contextlib.contextmanager

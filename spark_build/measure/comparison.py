@@ -378,12 +378,7 @@ def joined(old: Trial, new: Trial) -> Trial:
     Raises UsageError where it is not clear what belongs together.
     """
     shared = [name for name in new.arms if name in old.arms]
-    pairs = [(name, name) for name in shared]
-    if not pairs and len(old.arms) == len(new.arms) == 1:
-        pairs = [(old.arms[0], new.arms[0])]
-    if not pairs:
-        there = f"{', '.join(old.arms)} in the first, {', '.join(new.arms)} in the second"
-        raise UsageError(f"the two have no arm in common: {there}", hint="name one of each: --arm A --arm B")
+    pairs = [(name, name) for name in shared] or [_only_arms(old, new)]
     base = old.arms[0] if old.arms[0] == new.arms[0] and len(shared) > 1 else ""
     doubts = [] if base or _in_turn(old, new) else [UNKNOWN]
     level = {
@@ -392,6 +387,7 @@ def joined(old: Trial, new: Trial) -> Trial:
         if arm == base
     }
     old, new = (_held_against(run, base, level) for run in (old, new))
+    held = [f"both runs are held against {base}, which both have"] if base else []
     then, now = _labelled(old, "old"), _labelled(new, "new")
     before, after = ({case.name: case for case in run.cases} for run in (old, new))
     alone = set(old.arms) ^ set(new.arms) if shared else set()
@@ -417,12 +413,15 @@ def joined(old: Trial, new: Trial) -> Trial:
         quick=old.quick or new.quick,
         doubts=(*changed_scope(old.scope, new.scope), *then.doubts, *now.doubts, *doubts),
         left_out=tuple(left_out),
-        notes=(
-            *then.notes,
-            *now.notes,
-            *([f"both runs are held against {base}, which both have"] * bool(base)),
-        ),
+        notes=(*then.notes, *now.notes, *held),
     )
+
+
+def _only_arms(old: Trial, new: Trial) -> tuple[str, str]:
+    if len(old.arms) == len(new.arms) == 1:
+        return old.arms[0], new.arms[0]
+    there = f"{', '.join(old.arms)} in the first, {', '.join(new.arms)} in the second"
+    raise UsageError(f"the two have no arm in common: {there}", hint="name one of each: --arm A --arm B")
 
 
 def _held_against(trial: Trial, base: str, level: Mapping[str, float]) -> Trial:

@@ -49,7 +49,7 @@ from spark_build.measure.telemetry import (
     summarise,
 )
 from spark_build.measure.verdict import reference_for
-from spark_build.process import run
+from spark_build.process import Completed, run
 from spark_build.text import digest
 
 SCHEMA = 1
@@ -128,15 +128,13 @@ def run_rounds(
     place.mkdir(parents=True, exist_ok=True)
     launch = f"{_now()} {os.getpid()}"
     by_name = {arm.name: arm for arm in arms}
-    kept, notes = _kept(program, place, order)
-    if kept:
-        emit(Note(message=f"going on: {len(kept)} of {len(order)} rounds are there already"))
+    kept, notes = _kept(program, place, order, emit)
     rounds: list[R] = []
     steps = 1  # of a round
 
     def tell(done: int) -> None:
-        far = len(rounds) * steps + done
-        emit(Progress(recipe="", stage=program.name, done=far, total=len(order) * steps))
+        done += len(rounds) * steps
+        emit(Progress(recipe="", stage=program.name, done=done, total=len(order) * steps))
 
     def hear(line: str) -> None:
         nonlocal steps
@@ -147,11 +145,7 @@ def run_rounds(
 
     for slot in order:
         tell(0)
-        done = kept.get(slot)
-        if done is None:
-            program.before()
-            program.watch.begin(slot)
-            done = _measure(program, by_name[slot.arm], slot, place, launch, keep, hear)
+        done = kept.get(slot) or _measure(program, by_name[slot.arm], slot, place, launch, keep, hear)
         rounds.append(done)
         program.watch.end(rounds, kept=slot in kept)
         if program.stops(done):
@@ -163,7 +157,9 @@ def run_rounds(
     return tuple(rounds), (*notes, *_breaks(rounds))
 
 
-def _kept(program: Program[R], place: Path, order: Sequence[Slot]) -> tuple[dict[Slot, R], list[str]]:
+def _kept(
+    program: Program[R], place: Path, order: Sequence[Slot], emit: Emit
+) -> tuple[dict[Slot, R], list[str]]:
     found = {slot: program.read(file) for slot in order if (file := _file(place, slot)).is_file()}
     notes: list[str] = []
     for slot, done in list(found.items()):
@@ -173,7 +169,10 @@ def _kept(program: Program[R], place: Path, order: Sequence[Slot]) -> tuple[dict
             why = done.problem or "its pair was torn by an interruption"
             notes.append(f"round {slot.index + 1} of {slot.arm} was measured again: {why}")
             _file(place, slot).rename(_aside(_file(place, slot)))
-    return {slot: done for slot, done in found.items() if _file(place, slot).is_file()}, notes
+    kept = {slot: done for slot, done in found.items() if _file(place, slot).is_file()}
+    if kept:
+        emit(Note(message=f"going on: {len(kept)} of {len(order)} rounds are there already"))
+    return kept, notes
 
 
 def _aside(file: Path) -> Path:
@@ -203,30 +202,14 @@ def _measure(
     keep: Sequence[int],
     hear: Callable[[str], None],
 ) -> R:
-    """One process; whatever happens to it ends as a file, whose fields make this long."""
+    """Measure a round in a process of its own; whatever happens to that ends as a file."""
+    program.before()
+    program.watch.begin(slot)
     report = place / f".report-{slot.index:03d}.json"
     report.unlink(missing_ok=True)
-    settings = program.settings
     environment = variables_of(arm)
     started = _now()
-    log = _file(place, slot).with_suffix(".log")
-    command, container = command_of(program, arm, report), ""
-    if arm.image:
-        container = f"spark-build-{os.getpid()}-{slot.index}"
-        # Variables about this machine's folders say nothing in there.
-        told = {name: value for name, value in environment.items() if name not in FOLDERS}
-        command = arms.wrap_in_container(
-            arm, command, device=settings.device, env=told, script=program.script, place=place, name=container
-        )
-    try:
-        with log.open("wb") as stream, Sampler(probes_for(settings.device), program.watch.look) as sampler:
-            ours = bare(environment)
-            done = run(
-                guarded(command, program.limit), cwd=place, env=ours, log=stream, on_line=hear, pass_fds=keep
-            )
-    finally:
-        if container:
-            arms.remove_container(arm, container)
+    done, telemetry = _run_arm(program, arm, slot, report, environment, keep, hear)
     left: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
         left = json.loads(report.read_text())
@@ -239,15 +222,46 @@ def _measure(
         "exit": done.returncode,
         "problem": problem_of(done, program.limit, is_reported=bool(left)),
         "killed": done.returncode == KILLED and done.seconds < program.limit,
-        "threads": arm.threads or settings.threads,
-        "device": settings.device,
+        "threads": arm.threads or program.settings.threads,
+        "device": program.settings.device,
         "variables": {"given": environment, "left_out": sorted(os.environ.keys() - environment.keys())},
-        "telemetry": sampler.rows,
+        "telemetry": telemetry,
         "report": left,
     }
     write_atomically(_file(place, slot), json.dumps(envelope))
     report.unlink(missing_ok=True)
     return program.read(_file(place, slot))
+
+
+def _run_arm(
+    program: Program[R],
+    arm: Arm,
+    slot: Slot,
+    report: Path,
+    environment: Mapping[str, str],
+    keep: Sequence[int],
+    hear: Callable[[str], None],
+) -> tuple[Completed, list[tuple[float, Sample]]]:
+    """Run the program, in a container where the arm is an image; return how it ended and the telemetry."""
+    place, device = report.parent, program.settings.device
+    command, container = command_of(program, arm, report), ""
+    if arm.image:
+        container = f"spark-build-{os.getpid()}-{slot.index}"
+        # Variables about this machine's folders say nothing in there.
+        told = {name: value for name, value in environment.items() if name not in FOLDERS}
+        command = arms.wrap_in_container(
+            arm, command, device=device, env=told, script=program.script, place=place, name=container
+        )
+    log, ours = _file(place, slot).with_suffix(".log"), bare(environment)
+    try:
+        with log.open("wb") as stream, Sampler(probes_for(device), program.watch.look) as sampler:
+            done = run(
+                guarded(command, program.limit), cwd=place, env=ours, log=stream, on_line=hear, pass_fds=keep
+            )
+    finally:
+        if container:
+            arms.remove_container(arm, container)
+    return done, sampler.rows
 
 
 def bare(environment: Mapping[str, str]) -> dict[str, str]:

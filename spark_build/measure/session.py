@@ -45,7 +45,7 @@ from spark_build.measure.model import (
     burn_in_json,
 )
 from spark_build.measure.request import LAYOUTS, ArmWish, BurnInRequest, MeasureRequest
-from spark_build.measure.rounds import burn_in_program, name_kernels, run_rounds
+from spark_build.measure.rounds import Program, burn_in_program, name_kernels, run_rounds
 from spark_build.measure.statistics import balanced_order
 from spark_build.measure.telemetry import ArmMonitor, prepare_memory, probes_for
 from spark_build.measure.verdict import (
@@ -276,7 +276,6 @@ def burn_in(
     Leaves rounds, burn-in.json and report.html in `folder`; run again with the same settings it
     goes on where it stopped. `checks` of the operator battery count in the verdict.
     """
-    # In one piece: what is measured and judged here holds under one lock.
     require_packages("a burn-in")
     everyone = _with_control(arms)
     order = balanced_order([arm.name for arm in everyone], settings.pairs, settings.seed, settings.most)
@@ -287,33 +286,17 @@ def burn_in(
         if any(check.status == "fail" for check in checks):
             emit(Note(message="an operator check failed: no round is measured, speed would not matter"))
             order = ()
-        program = replace(
-            burn_in_program(settings, references),
-            enough=lambda done: narrow_enough(settings, everyone, done),
-            watch=_watched(settings, everyone, len(order), references, emit),
-        )
+        program = _program(settings, everyone, len(order), references, emit)
         rounds, breaks = run_rounds(program, everyone, order, folder, emit, keep=(lock,))
         emit(BurnInFinished())
         planned = len(rounds) if rounds and narrow_enough(settings, everyone, rounds) else len(order)
         kernels = {}
         if settings.device == "cuda" and rounds and len(rounds) == planned:
             kernels = name_kernels(settings, everyone, folder, keep=(lock,))
-        scope = _scope(settings, rounds)
-        known = reference_for(references, scope.get("device", ""))
-        verdict, cases, gates = assess(settings, everyone, planned, rounds, breaks, checks, known)
-        result = BurnIn(
-            settings=settings,
-            arms=everyone,
-            verdict=verdict,
-            cases=cases,
-            gates=gates,
-            rounds=rounds,
-            breaks=breaks,
+        result = replace(
+            _judged(settings, everyone, planned, rounds, breaks, checks, references),
             notes=told,
             kernels=kernels,
-            reference=known,
-            checks=tuple(checks),
-            scope=scope,
             folder=str(folder),
             report=str(folder / "report.html"),
         )
@@ -324,6 +307,32 @@ def burn_in(
         write_atomically(folder / "report.md", report.markdown())
         write_atomically(folder / "report.html", report.html())
     return result
+
+
+def _judged(
+    settings: Settings,
+    arms: tuple[Arm, ...],
+    planned: int,
+    rounds: tuple[Round, ...],
+    breaks: tuple[str, ...],
+    checks: Sequence[Check],
+    references: Sequence[Reference],
+) -> BurnIn:
+    scope = _scope(settings, rounds)
+    known = reference_for(references, scope.get("device", ""))
+    verdict, cases, gates = assess(settings, arms, planned, rounds, breaks, checks, known)
+    return BurnIn(
+        settings=settings,
+        arms=arms,
+        verdict=verdict,
+        cases=cases,
+        gates=gates,
+        rounds=rounds,
+        breaks=breaks,
+        reference=known,
+        checks=tuple(checks),
+        scope=scope,
+    )
 
 
 def _round_seconds(settings: Settings) -> float:
@@ -344,9 +353,9 @@ def _expected(settings: Settings, arms: int) -> list[str]:
     return said
 
 
-def _watched(
+def _program(
     settings: Settings, arms: Sequence[Arm], rounds: int, references: Sequence[Reference], emit: Emit
-) -> ArmMonitor:
+) -> Program[Round]:
     """Announce the rounds; the gates are judged as if those that are there were all."""
 
     def stand(done: Sequence[Round]) -> tuple[Gate, ...]:
@@ -363,7 +372,11 @@ def _watched(
             round_seconds=_round_seconds(settings),
         )
     )
-    return ArmMonitor({f"{c.dtype}:{c.size}:{c.layout}": str(c) for c in settings.cases}, stand, emit)
+    return replace(
+        burn_in_program(settings, references),
+        enough=lambda done: narrow_enough(settings, arms, done),
+        watch=ArmMonitor({f"{c.dtype}:{c.size}:{c.layout}": str(c) for c in settings.cases}, stand, emit),
+    )
 
 
 def require_packages(what: str) -> None:

@@ -132,7 +132,6 @@ def pack(
     `python` (the ABI) and `options` (which select the view) are for INSTALL.txt; `key` signs the manifest,
     which has the sha256 of every other file.
     """
-    # In one piece: sums and manifest list all that is made before them.
     view = generation.folder.parent.parent.name
     chosen = generation.wheels if wheels is None else tuple(wheels)
     content = [one for wheel in chosen for one in _of_wheel(store, wheel)]
@@ -157,24 +156,27 @@ def pack(
     listed = [*papers, *content, *own]
     sums = "".join(f"{one.sha256}  {one.name}\n" for one in listed)
     files = [*papers, _from_bytes(SUMS, sums.encode()), *own]
+    data = _manifest(generation, chosen, content, files)
+    first = [_from_bytes(generations.MANIFEST, data)]
+    if key:
+        first.append(_from_bytes(trust.SIGNATURE, trust.sign(data, key)))
+    members = (*first, *files[: len(papers) + 1], *content, *own)
+    return Bundle(top=f"{view}-{generation.number}", wheels=chosen, members=members)
+
+
+def _manifest(
+    generation: Generation, chosen: Sequence[StoredWheel], content: Sequence[Member], files: Sequence[Member]
+) -> bytes:
     manifest = {
         "schema": SCHEMA,
-        "view": view,
+        "view": generation.folder.parent.parent.name,
         "generation": generation.number,
         "closure_key": generation.closure_key if chosen == generation.wheels else "",
         "wheels": [wheel.as_row() for wheel in chosen],
         "papers": {wheel.key: {} for wheel in chosen} | _papers_by_key(content),
         "files": {one.name: one.sha256 for one in files},
     }
-    data = (json.dumps(manifest, indent=1) + "\n").encode()
-    first = [_from_bytes(generations.MANIFEST, data)]
-    if key:
-        first.append(_from_bytes(trust.SIGNATURE, trust.sign(data, key)))
-    return Bundle(
-        top=f"{view}-{generation.number}",
-        wheels=chosen,
-        members=(*first, *files[: len(papers) + 1], *content, *own),
-    )
+    return (json.dumps(manifest, indent=1) + "\n").encode()
 
 
 def _papers_by_key(content: Iterable[Member]) -> dict[str, dict[str, str]]:

@@ -138,10 +138,7 @@ def _taken(
         publication.refuse_downgrade(generations.current(publication.view), [one.wheel for one in sound])
         # An entry that is here already is kept.
         wheels = [_commit(home.store, folder, one, signer) for one in sound]
-    generation, new, replaced = publication.publish(wheels)
-    return ImportResult(
-        generation=generation, new=new, signer=signer, replaced=replaced, judgements=judgements
-    )
+    return publication.publish(wheels, judgements)
 
 
 def import_entry(
@@ -426,7 +423,7 @@ class _Publication:
     signer: Signer | None
     allowed: Allowed
 
-    def publish(self, wheels: list[StoredWheel]) -> tuple[Generation, bool, tuple[StoredWheel, ...]]:
+    def publish(self, wheels: list[StoredWheel], judgements: tuple[Judgement, ...]) -> ImportResult:
         """Let the imported wheels replace those of their names; others in the view stay."""
         # Nobody else's word may keep wheels from being completed from the index.
         is_signed = self.signer is not None and self.signer.key
@@ -446,7 +443,10 @@ class _Publication:
             return [*wheels, *others], closure_key if not others else ""
 
         generation, new = generations.publish(self.view, self.home.store, choose)
-        return generation, new, tuple(sorted(replaced, key=lambda wheel: wheel.name))
+        gone = tuple(sorted(replaced, key=lambda wheel: wheel.name))
+        return ImportResult(
+            generation=generation, new=new, signer=self.signer, replaced=gone, judgements=judgements
+        )
 
     def refuse_downgrade(self, before: Generation | None, wheels: Sequence[StoredWheel]) -> dict[str, int]:
         """Return what will have been taken in, by signer; StoreError for an older one that replaces."""

@@ -67,7 +67,7 @@ _DAMAGE = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Described:
-    """What a wheel's METADATA says; `name` normalised."""
+    """Name, version and requirements in a wheel's METADATA; `name` normalised."""
 
     name: str
     version: str

@@ -69,14 +69,8 @@ def repair(  # noqa: PLR0913 - what goes into a wheel, by name
     """
     if not BUILD_TAG.fullmatch(build_tag):
         raise AuditError(f"build tag {build_tag!r} must begin with a digit and hold no dash")
-    for one in repair.requires:
-        _refuse_unpinned(one.requirement)
-    facts = read_facts(wheel)
-    if facts.record_problems:
-        # Writing a new RECORD over a wrong one would bless whatever went wrong.
-        raise AuditError(
-            f"{wheel.name}: {facts.record_problems[0]}", hint="remove the build folder and build again"
-        )
+    _refuse_unpinned(repair)
+    facts = _sound_facts(wheel)
     out_folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".repair-", dir=out_folder) as folder:
         work = Path(folder)
@@ -103,14 +97,25 @@ def repair(  # noqa: PLR0913 - what goes into a wheel, by name
     return Repaired(path=finished, changes={name: did for name, did in changes.items() if did})
 
 
-def _refuse_unpinned(requirement: str) -> None:
-    try:
-        Requirement(requirement)
-    except InvalidRequirement:
+def _refuse_unpinned(repair: Repair) -> None:
+    for one in repair.requires:
+        try:
+            Requirement(one.requirement)
+        except InvalidRequirement:
+            raise AuditError(
+                f"'{one.requirement}' is no requirement, and METADATA is to have it",
+                hint="the train must have the versions that repair.requires names",
+            ) from None
+
+
+def _sound_facts(wheel: Path) -> WheelFacts:
+    facts = read_facts(wheel)
+    if facts.record_problems:
+        # Writing a new RECORD over a wrong one would bless whatever went wrong.
         raise AuditError(
-            f"'{requirement}' is no requirement, and METADATA is to have it",
-            hint="the train must have the versions that repair.requires names",
-        ) from None
+            f"{wheel.name}: {facts.record_problems[0]}", hint="remove the build folder and build again"
+        )
+    return facts
 
 
 def _layers(

@@ -59,34 +59,30 @@ def rewrite(  # noqa: PLR0913 - what goes into a wheel, by name
     moment = time.gmtime(zip_epoch(epoch))
     with contextlib.ExitStack() as stack, draft.open("wb") as file:
         archives = [stack.enter_context(opened(layer)) for layer in layers]
-        folder = dist_info(archives[0], layers[0].name)
+        prefix = f"{dist_info(archives[0], layers[0].name)}/"
         # Signatures go with the RECORD they signed.
-        dropped = {f"{folder}/{name}" for name in (*RECORD_FILES, *extra)}
-        entries = merged(archives)
-        kept = [name for name in entries if name not in dropped]
-        rows, told = [], {}
+        dropped = {f"{prefix}{name}" for name in (*RECORD_FILES, *extra)}
+        entries, rows, told = merged(archives), [], {}
         with zipfile.ZipFile(file, "w") as new:
-            for name in sorted(kept, key=lambda name: (name.startswith(f"{folder}/"), name)):
+            for name in sorted(entries.keys() - dropped, key=lambda name: (name.startswith(prefix), name)):
                 old, info = entries[name]
                 entry = _entry(name, moment, executable=bool(info.external_attr >> 16 & 0o111))
-                if name == f"{folder}/WHEEL":
+                if name == f"{prefix}WHEEL":
                     data = _labelled(old.read(info), build_tag, tags)
-                elif name.startswith(f"{folder}/sboms/"):
+                elif name.startswith(f"{prefix}sboms/"):
                     data = _steady_sbom(old.read(info), renamed=(layers[-1].name, new_name), moment=moment)
-                elif name == f"{folder}/METADATA":
+                elif name == f"{prefix}METADATA":
                     data = _requiring(old.read(info), requires)
                 else:
                     with old.open(info) as stream:
                         rows.append(add(new, entry, stream, info.file_size))
                     continue
-                told[name.removeprefix(f"{folder}/")] = data
+                told[name.removeprefix(prefix)] = data
                 rows.append(add(new, entry, io.BytesIO(data), len(data)))
-            more = {f"{folder}/{name}": data for name, data in _made(extra, rows, told).items()}
-            for name, data in sorted(more.items()):
-                rows.append(add(new, _entry(name, moment, executable=False), io.BytesIO(data), len(data)))
-            record = f"{folder}/RECORD"
-            data = record_text([*rows, (record, "", "")])
-            add(new, _entry(record, moment, executable=False), io.BytesIO(data), len(data))
+            for name, data in sorted(_made(extra, rows, told).items()):
+                rows.append(_add_text(new, f"{prefix}{name}", moment, data))
+            record = f"{prefix}RECORD"
+            _add_text(new, record, moment, record_text([*rows, (record, "", "")]))
         file.flush()
         os.fsync(file.fileno())
 
@@ -131,6 +127,10 @@ def add(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, stream: IO[bytes], siz
             digest.update(chunk)
             out.write(chunk)
     return entry.filename, f"sha256={urlsafe(digest.digest())}", str(size)
+
+
+def _add_text(archive: zipfile.ZipFile, name: str, moment: time.struct_time, data: bytes) -> Row:
+    return add(archive, _entry(name, moment, executable=False), io.BytesIO(data), len(data))
 
 
 def record_text(rows: Sequence[Row]) -> bytes:

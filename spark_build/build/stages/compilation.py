@@ -332,6 +332,7 @@ def _runner(  # noqa: PLR0913 - what the stage has set up, for one closure
     # The recipe's own variables come last; whatever its PATH, it finds our ninja first.
     shared = {**setup.variables, **jobserver.environment(path)}
     environment = {**shared, **own, **(more or {}), "PATH": shared["PATH"]}
+    writable, nice = (*jobserver.outside, *setup.writable), niceness(os.environ)
 
     def runner(command: Sequence[str], cwd: Path, extra: Mapping[str, str]) -> None:
         started: list[int] = []
@@ -339,27 +340,13 @@ def _runner(  # noqa: PLR0913 - what the stage has set up, for one closure
         def on_start(pid: int) -> None:
             course.root = pid
             started.append(pid)
-            room = memory.available_mib() - job.governor.reserve_mib // 2
-            # Who insists on building without room must not be killed for it.
-            if room > job.expected.memory_per_job_mib:
-                memory.limit(pid, room)
+            _limit_memory(job, pid)
 
+        given = {**environment, **extra}
+        inside = build_environment.sandboxed(job, command, cwd, given, writable, setup.readable)
         try:
             done = run_command(
-                build_environment.sandboxed(
-                    job,
-                    command,
-                    cwd,
-                    {**environment, **extra},
-                    (*jobserver.outside, *setup.writable),
-                    setup.readable,
-                ),
-                cwd=cwd,
-                log=job.log,
-                on_line=see,
-                pass_fds=job.keep,
-                nice=niceness(os.environ),
-                on_start=on_start,
+                inside, cwd=cwd, log=job.log, on_line=see, pass_fds=job.keep, nice=nice, on_start=on_start
             )
         finally:
             course.root = None
@@ -370,6 +357,14 @@ def _runner(  # noqa: PLR0913 - what the stage has set up, for one closure
             raise _first_error(job, done.output)
 
     return runner
+
+
+def _limit_memory(job: Job, pid: int) -> None:
+    """Limit a command to the memory that is available, if that is enough for one job."""
+    room = memory.available_mib() - job.governor.reserve_mib // 2
+    # Who insists on building without room must not be killed for it.
+    if room > job.expected.memory_per_job_mib:
+        memory.limit(pid, room)
 
 
 def shell(job: Job, earlier: Mapping[str, Outputs]) -> Shell:

@@ -38,7 +38,7 @@ class SuiteView:
 
     @cached_property
     def compared(self) -> Compared:
-        """What may be said of the arms."""
+        """Compare the arms."""
         return compare(self.trial)
 
     @cached_property
