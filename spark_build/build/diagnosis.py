@@ -209,6 +209,7 @@ def _frame_before(lines: Sequence[str], number: int) -> str:
 
 COMMAND = "$ "  # how a log begins the line of a command
 KEPT = 400  # remarks that may explain a missing feature
+LINES = 20  # of a warning that are kept
 
 
 _REMARK = re.compile(
@@ -266,7 +267,8 @@ class FeatureWatch:
             self._end_warning()
             self._warning = [line.partition("):")[2]]
         elif self._warning is not None and (line.startswith("  ") or not line):
-            self._warning.append(line)
+            if len(self._warning) < LINES:
+                self._warning.append(line)
         else:
             self._end_warning()
             if _REMARK.search(line):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Literal
 
-from spark_build.errors import PatchError, ours
+from spark_build.errors import HostError, PatchError, ours
 from spark_build.files import sha256_of
 from spark_build.paths import Home
 from spark_build.process import Completed, run
@@ -117,18 +117,27 @@ def _changes(patch: Path) -> tuple[frozenset[str], bool]:
 
 def _counts(patch: Path, *options: str) -> list[list[str]]:
     """Return lines added, lines removed and the path that it has then, of each file; "-" for a binary one."""
+    folder = patch.resolve().parent
     args = ["git", "apply", "--numstat", "-z", *options, str(patch.absolute())]
-    done = subprocess.run(args, cwd=patch.parent, env=scrubbed(), capture_output=True, check=False)
+    try:
+        done = subprocess.run(
+            args, cwd=folder, env=_without_repository(folder), capture_output=True, check=False
+        )
+    except FileNotFoundError as error:
+        raise HostError("cannot run git: it is not installed", hint=ours("doctor")) from error
     if done.returncode != 0:
         raise PatchError(_said(done.stderr.decode(errors="replace")))
     return [row.split("\t", 2) for row in os.fsdecode(done.stdout).split("\0") if row]
 
 
+def _without_repository(folder: Path) -> dict[str, str]:
+    # In a repository around it git would skip what it ignores, or has elsewhere, and report success.
+    return {**scrubbed(), "GIT_CEILING_DIRECTORIES": str(folder.resolve().parent)}
+
+
 def _git_apply(patch: Path, tree: Path, *options: str, log: BinaryIO | None = None) -> Completed:
-    # In a repository around the tree git would skip what that one ignores, and report success.
-    environment = {**scrubbed(), "GIT_CEILING_DIRECTORIES": str(tree.resolve().parent)}
     args = ["git", "apply", "--verbose", "--whitespace=nowarn", *options, str(patch.absolute())]
-    return run(args, cwd=tree, env=environment, log=log)
+    return run(args, cwd=tree, env=_without_repository(tree), log=log)
 
 
 def _said(output: str) -> str:

@@ -20,7 +20,7 @@ _KEY = r"""(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
 # The beginning of a header or a pair.
 _STATEMENT = re.compile(rf"[ \t]*(?:\[|{_KEY}(?:[ \t]*\.[ \t]*{_KEY})*[ \t]*=)")
 MOST_ATTEMPTS = 200  # to find the end of one statement, or of one element
-MOST_TRIED = 1 << 20  # characters, to find all statements, or the elements of one array
+MOST_TRIED = 1 << 20  # characters, to find all statements of a text and the elements of its arrays
 
 MAX_TEXT = 256 << 10  # characters; the largest recipe has 18,000
 MAX_DEPTH = 32
@@ -75,8 +75,9 @@ class Positions:
         self._lines: dict[Path, int] = {}
         self._implied: set[Path] = set()  # seen only as a part of a longer header so far
         self._counts: dict[Path, int] = {}  # arrays of tables: elements so far
+        self._attempts = _Attempts()
         table: Path = ()
-        for line, statement, found in _statements(text):
+        for line, statement, found in _statements(text, self._attempts):
             if statement.lstrip().startswith("["):
                 table = self._header(found, line)
             else:
@@ -116,47 +117,57 @@ class Positions:
             if isinstance(value, dict):
                 self._pair((*path, key), value, statement, line)
             if isinstance(value, list):
-                for index, row in enumerate(_rows_of_elements(statement)):
+                for index, row in enumerate(_rows_of_elements(statement, self._attempts)):
                     self._lines[*path, key, index] = line + row
 
 
-def _statements(text: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
+class _Attempts:
+    """Reads what may be whole, until MOST_TRIED characters were tried."""
+
+    def __init__(self) -> None:
+        self._left = MOST_TRIED
+
+    def loads(self, text: str) -> dict[str, Any] | None:
+        """Return the values, or None for what is not whole or one attempt too many."""
+        self._left -= len(text)
+        if self._left >= 0:
+            with suppress(ValueError, RecursionError):
+                return tomllib.loads(text)
+        return None
+
+
+def _statements(text: str, attempts: _Attempts) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """Yield the line, the text and the value of each header and each pair; a broken text ends them early."""
     rows = re.findall(r"[^\n]*\n|[^\n]+", text)
     starts = [*(index for index, row in enumerate(rows) if _STATEMENT.match(row)), len(rows)]
-    at, left = 0, MOST_TRIED
+    at = 0
     while at < len(starts) - 1:
         # What looks like a statement may be a line of a string or an array.
         for end in range(at + 1, min(len(starts), at + MOST_ATTEMPTS)):
             statement = "".join(rows[starts[at] : starts[end]])
-            left -= len(statement)
-            if left < 0:
-                return
-            with suppress(ValueError, RecursionError):
-                yield starts[at] + 1, statement, tomllib.loads(statement)
+            if (found := attempts.loads(statement)) is not None:
+                yield starts[at] + 1, statement, found
                 break
         else:
             return
         at = end
 
 
-def _rows_of_elements(statement: str) -> list[int]:
+def _rows_of_elements(statement: str, attempts: _Attempts) -> list[int]:
     """Return for each element of an array in which row of its statement it begins."""
     begin = _STATEMENT.match(statement)
     found: list[int] = []
     if begin is None or not (bracket := re.match(r"[ \t]*\[", statement[begin.end() :])):
         return found
     pending, first = "", 0
-    left = MOST_TRIED
     for row, text in enumerate(statement[begin.end() + bracket.end() :].splitlines(keepends=True)):
         pending += text
-        left -= len(pending)
         for closing in ("\n]", ""):
-            with suppress(ValueError, RecursionError):
-                found += [first] * len(tomllib.loads(f"x = [{pending}{closing}")["x"])
+            if (values := attempts.loads(f"x = [{pending}{closing}")) is not None:
+                found += [first] * len(values["x"])
                 pending, first = "", row + 1
                 break
-        if row - first > MOST_ATTEMPTS or left < 0:
+        if row - first > MOST_ATTEMPTS:
             break
     return found
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_build.build.patches import PatchState, apply, check, touched_files
-from spark_build.errors import PatchError
+from spark_build.errors import HostError, PatchError
 from tests.helpers.gitrepos import Repository
 
 SOURCE = "".join(f"int value_{number} = {number};\n" for number in range(1, 41))
@@ -123,6 +123,22 @@ def test_a_warning_of_git_is_no_path(patch: Path, tmp_path: Path, monkeypatch: p
     own.chmod(0o755)
     monkeypatch.setenv("PATH", f"{own.parent}:{os.environ['PATH']}")
     assert touched_files(patch) == {"src/a.c"}
+
+
+def test_paths_of_a_patch_in_a_checkout(patch: Path, tmp_path: Path) -> None:
+    clone = Repository.make(tmp_path / "clone")
+    inside = fill(clone.folder / "patches" / "torch", {"p.patch": patch.read_text()}) / "p.patch"
+    clone.save({".gitignore": "src/\n"})
+    assert touched_files(inside) == {"src/a.c"}
+    tree = fill(tmp_path / "tree", {"elsewhere/a.c": SOURCE})
+    (tree / "src").symlink_to("elsewhere")
+    assert check(inside, tree).detail == "src/a.c lies beyond the symbolic link src"
+
+
+def test_without_git(patch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(HostError, match="cannot run git: it is not installed"):
+        check(patch, tmp_path)
 
 
 def test_paths_that_are_no_text(tmp_path: Path) -> None:
