@@ -94,8 +94,8 @@ def plan_inputs(  # noqa: PLR0913 - each of them, and each field of the dict, is
 
 
 def _target(recipe: Recipe, target: Target) -> dict[str, Any]:
-    """Return what of the target decides the bytes; an assembled prefix depends on the platform only."""
-    if recipe.kind == "assemble":
+    """Return what of the target decides the bytes: of some prefixes, the platform only."""
+    if recipe.serves_any_target:
         return {"platform": target.platform}
     return {
         "platform": target.platform,

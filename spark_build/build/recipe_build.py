@@ -102,7 +102,10 @@ def tools_of(step: Step) -> dict[str, str]:
     # A toolkit of the store has no path here: the key has its content.
     toolkit = next((one.path for one in step.provisions if one.need == "cuda"), "")
     toolkit = toolkit or environment.machine_toolkit(step.recipe)
-    return probe.toolchain(cuda_home=toolkit, packages=step.evaluated.apt, strip=step.recipe.repair.strip)
+    tools = probe.toolchain(cuda_home=toolkit, packages=step.evaluated.apt, strip=step.recipe.repair.strip)
+    if step.recipe.serves_any_target:
+        del tools["python"]
+    return tools
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

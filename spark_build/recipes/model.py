@@ -135,6 +135,7 @@ class Build:
     env: dict[fields.EnvironmentName, Variable] = field(default_factory=dict)
     variants: tuple[Variant, ...] = ()
     network: bool = False  # whether the build may use the network; `plan` warns
+    any_target: bool = False  # a prefix that is the same for each GPU and each Python of a platform
     # Folder in the source <- an extra source's.
     place: dict[fields.PlaceFolder, Variable] = field(default_factory=dict)
 
@@ -344,6 +345,11 @@ class Recipe:
     def in_catalogue(self) -> bool:
         """True for a wheel that is built only when it is named; prefixes come with what needs them."""
         return self.kind == "pep517" and not self.default
+
+    @property
+    def serves_any_target(self) -> bool:
+        """True for a prefix that serves each GPU and each Python of its platform."""
+        return self.kind == "assemble" or self.build.any_target
 
     @property
     def is_compiled(self) -> bool:

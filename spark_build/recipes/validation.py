@@ -62,6 +62,7 @@ PLACEHOLDERS = (
     "prefix",
 )
 WITH_ARGUMENT = ("arch_list", "need", "version", "extra", "option")
+_OF_A_TARGET = ("python", "pybind11_cmake_dir", "arch_list", "label")  # what a target decides
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 # Tables that only some kinds of recipe read.
 _TABLES = {
@@ -210,6 +211,8 @@ def _build(recipe: Recipe) -> Iterator[Mistake]:
                 yield (*path, "requires", index), f"{name} is pinned twice"
         if isinstance(part, Variant) and part.when == When():
             yield path, "a variant without a condition: say when, or move it to [build]"
+    if recipe.build.any_target and recipe.kind not in ("cmake", "scons"):
+        yield ("build", "any_target"), f"build.any_target has no meaning in a recipe of kind {recipe.kind}"
     for folder, variable in recipe.build.place.items():
         path = ("build", "place", folder)
         if not variable.why:
@@ -227,6 +230,9 @@ def _variables(recipe: Recipe) -> Iterator[Mistake]:
         for placeholder in _PLACEHOLDER.findall(variable.value):
             if problem := _placeholder(placeholder, needs, recipe.options):
                 yield (*path, "value"), problem
+            elif recipe.build.any_target and placeholder.partition(":")[0] in _OF_A_TARGET:
+                say = f"{{{placeholder}}} differs between targets, and build.any_target is set"
+                yield (*path, "value"), say
         if path[0] != "build" and variable.when != When():
             what = "a CMake definition" if path[0] == "cmake" else "an argument of scons"
             yield (*path, "when"), f"{what} takes no condition"

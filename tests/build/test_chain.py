@@ -70,6 +70,7 @@ RECIPES = {
 kind = "cmake"
 [build]
 requires = ["cmake==3.31.10", "ninja==1.13.2"]
+any_target = true
 [cmake]
 source = "lib"
 expect = ["lib/libmini.a", "include/mini.h"]
@@ -219,6 +220,22 @@ def test_a_plan_goes_in_order_and_reuses(chain: Chain) -> None:
     steps = chain.run("plan", "mini-vision")["steps"]
     assert [step["recipe"] for step in steps] == list(RECIPES)
     assert {step["decision"] for step in steps} == {"REUSE"}
+
+
+def test_a_prefix_for_any_target_is_built_once(chain: Chain) -> None:
+    """Another GPU and another Python take the same prefix; a wheel is built for each."""
+    target = 'name = "gpu"\nsummary = "s"\nplatform = "host"\npython = "cp399"\n'
+    (chain.root / "recipes/targets").mkdir(exist_ok=True)
+    (chain.root / "recipes/targets/gpu.toml").write_text(
+        f'{target}cuda_architectures = ["12.1"]\ncuda = "13.0"\n'
+    )
+    llvm, triton = chain.run("--target", "gpu", "plan", "mini-triton")["steps"]
+    assert (llvm["decision"], triton["decision"]) == ("REUSE", "BUILD")
+    keys = [
+        json.loads(path.read_text())["inputs"] for path in chain.root.glob("wheelhouse/store/??/*/key.json")
+    ]
+    with_python = {key["recipe"]["name"] for key in keys if "python" in key["toolchain"]}
+    assert with_python == set(RECIPES) - {"mini-llvm"}
 
 
 def test_changing_the_middle_rebuilds_exactly_its_dependents(chain: Chain) -> None:

@@ -290,6 +290,18 @@ def test_every_relevant_change_has_a_key_of_its_own() -> None:
     assert len(set(keys)) == len(keys)
 
 
+def test_a_prefix_for_any_target_depends_on_the_platform_only() -> None:
+    def of(shared: bool, **target: Any) -> str:
+        recipe = dataclasses.replace(RECIPE, kind="cmake", build=Build(any_target=shared))
+        return key(recipe=recipe, **changed("target", **target))
+
+    others: list[dict[str, Any]] = [{"python": "cp313"}, {"cuda_architectures": ("12.1",)}]
+    for target in others:
+        assert of(True, **target) == of(True)
+        assert of(False, **target) != of(False)
+    assert of(True, platform="linux-aarch64") != of(True)
+
+
 def test_every_field_of_a_recipe_was_thought_of() -> None:
     """A new field either reaches the bytes or not: this list makes whoever adds one decide."""
     assert {field.name for field in dataclasses.fields(Recipe)} == {
@@ -301,6 +313,7 @@ def test_every_field_of_a_recipe_was_thought_of() -> None:
     }
     assert {field.name for field in dataclasses.fields(Build)} == {
         *("requires", "env", "variants", "network", "compile_flags", "place"),  # in the key
+        "any_target",  # takes the target's GPU and Python out of it
         *("memory_per_job_mib", "threads_per_job", "most_jobs", "core_minutes", "disk_mib"),  # not
     }
     assert {field.name for field in dataclasses.fields(Repair)} == {

@@ -280,6 +280,11 @@ answer = 34
             "[build]\n[repair]\nbundle = true",
             "repair.bundle has no meaning in a recipe of kind assemble",
         ),
+        (
+            "[build]",
+            "[build]\nany_target = true",
+            "build.any_target has no meaning in a recipe of kind assemble",
+        ),
     ],
 )
 def test_wrong_assembled_prefix(old: str, new: str, expected: str) -> None:
@@ -306,6 +311,19 @@ def test_a_set_of_wheels_has_each_project_once_for_a_platform() -> None:
 def test_unknown_placeholder() -> None:
     (found,) = of_recipe("{jobs}", "{job}")
     assert found.startswith("11: unknown placeholder {job} (known: ")
+
+
+@pytest.mark.parametrize("placeholder", ["arch_list:torch", "label", "python", "pybind11_cmake_dir"])
+def test_a_prefix_for_any_target_takes_nothing_from_the_target(placeholder: str) -> None:
+    text = (
+        'name = "lib"\ndistribution = "lib"\nsummary = "a library"\nkind = "cmake"\n[build]\nany_target = true\n'
+        f'[cmake.define.HOW]\nvalue = "-j{{jobs}} {{{placeholder}}}"\nwhy = "CMakeLists.txt"\n'
+    )
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(text, "recipes/lib.toml")
+    (problem,) = caught.value.problems
+    assert f"{{{placeholder}}} differs between targets, and build.any_target is set" in str(problem)
+    parse_recipe(text.replace("any_target = true", ""), "recipes/lib.toml")
 
 
 @pytest.mark.parametrize(
