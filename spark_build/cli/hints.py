@@ -13,7 +13,7 @@ from spark_build.cli.options import Options
 from spark_build.errors import Hint, HintStep, NothingCheckedError, as_hint, ours
 
 VIEW = ("--root", "--target", "--train")
-BUILDING = ("all", "build", "plan")  # what they do depends on --provide and --source, too
+BUILDING = ("all", "build", "plan")  # what they do depends on --provide, --option and --source, too
 
 
 def typeable(
@@ -21,8 +21,9 @@ def typeable(
 ) -> str:
     """Return a hint as text; its lines of ours repeat the --root, --target and --train given now.
 
-    Without them a line would work on something else. Lines of `plan`, `build`, `all` and `doctor` also repeat
-    --provide, the first three --source; lines for another machine repeat nothing. For root sudo is left out.
+    Without them a line would work on something else; one for another machine repeats none of the three. Lines
+    of `plan`, `build`, `all` and `doctor` also repeat --provide and --option, the first three --source. For
+    root sudo is left out.
     `options` are those of the running command.
     """
     context = click.get_current_context(silent=True)
@@ -59,7 +60,9 @@ def _line(step: HintStep, options: Options, repeat: tuple[str, ...]) -> str:
     ]
     builds = not {*step.words[:1]}.isdisjoint(BUILDING)
     plans = builds or step.words[:1] == ("doctor",)
-    first += _pairs("--provide", options.provide, said) if plans else []
+    if plans:
+        chosen = {f"{recipe}.{option}": value for (recipe, option), value in options.choices.items()}
+        first += [*_pairs("--provide", options.provide, said), *_pairs("--option", chosen, said)]
     last = _pairs("--source", options.source, said) if builds else []  # only commands that build know it
     words = [*chain(*first), *step.options, *step.words[:1], *chain(*last), *step.words[1:]]
     return f"{'spark-build' if step.elsewhere else options.program} {shlex.join(words)}"

@@ -25,7 +25,11 @@ def said(root: str | None = None, target: str = "auto", train: str | None = None
 def building() -> Options:
     options = said(train="2.13")
     options.provide, options.source = {"torch": "my torch", "llvm": "public"}, {"demo": "my/demo"}
+    options.choices = {("torch", "blas"): "MKL", ("torch", "march"): ""}
     return options
+
+
+CHOSEN = "--option torch.blas=MKL --option torch.march="
 
 
 ALL = said("my wheels", "gb10", "2.13")
@@ -71,14 +75,22 @@ def test_a_line_for_another_machine_has_none_of_ours() -> None:
 
 @pytest.mark.parametrize("command", ["all", "build", "plan"])
 def test_what_builds_is_told_all_that_is_in_the_keys(command: str) -> None:
-    given = "--train 2.13 --provide 'torch=my torch' --provide llvm=public"
+    given = f"--train 2.13 --provide 'torch=my torch' --provide llvm=public {CHOSEN}"
     wanted = f"spark-build {given} {command} --source demo=my/demo x --shell"
     assert typeable(ours(command, "x", "--shell"), building()) == wanted
     chosen = typeable(ours(command, "--source", "demo=y", options=("--provide", "torch=public")), building())
-    first = "spark-build --train 2.13 --provide llvm=public --provide torch=public"
+    first = f"spark-build --train 2.13 --provide llvm=public {CHOSEN} --provide torch=public"
     assert chosen == f"{first} {command} --source demo=y"
     other = typeable(ours(command, options=("--provide", "demo=/x")), building())
     assert other.endswith(f"--provide demo=/x {command} --source demo=my/demo")
+    there = typeable(ours(command, elsewhere=True), building())
+    assert there.startswith("spark-build --provide 'torch=my torch'")
+    assert f" {CHOSEN} {command} " in there
+
+
+def test_doctor_is_told_what_a_plan_depends_on() -> None:
+    given = f"--provide 'torch=my torch' --provide llvm=public {CHOSEN}"
+    assert typeable(ours("doctor"), building()) == f"spark-build --train 2.13 {given} doctor"
 
 
 def test_the_program_as_it_was_called_and_no_sudo_for_root() -> None:
