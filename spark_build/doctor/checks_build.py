@@ -169,8 +169,7 @@ def toolkit(facts: Basics, wants: PlanRequirements) -> Finding | None:
         f"CUDA toolkit {facts.nvcc or 'missing'} in {home}, this target wants {wanted or 'one'} or newer"
     )
     message += repository_note([package])
-    fix = f"--provide cuda=store (the recipe brings one), or: {install_line([package])}"
-    return Finding("cuda", "error", message, hint=fix)
+    return Finding("cuda", "error", message, hint=wants.toolkit_fix(install_line([package])))
 
 
 def packages(facts: Basics, _wants: PlanRequirements) -> Finding:

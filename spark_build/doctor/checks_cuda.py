@@ -74,7 +74,7 @@ def headers(facts: Facts, wants: PlanRequirements) -> Finding | None:
     found = facts.toolkit
     number = "-".join(facts.basics.nvcc.split(".")[:2])
     package = f"cuda-toolkit-{number}"
-    fix = f"--provide cuda=store (the recipe brings all of it), or: {install_line([package])}"
+    fix = wants.toolkit_fix(install_line([package]))
     status = wants.severity(needed=wants.cuda)
     if found.foreign:
         message = f"libraries of another processor in {found.folder}: {', '.join(found.foreign)}"

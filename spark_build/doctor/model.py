@@ -237,6 +237,11 @@ class PlanRequirements:
             (step.pin.version for step in self.plan.steps if brought and step.recipe.name == "cuda"), ""
         )
 
+    def toolkit_fix(self, line: str) -> str:
+        """Return what mends a toolkit given by path: the recipe's, where the train has it, or `line`."""
+        has = "cuda" in self.plan.train.components
+        return f"--provide cuda=store (the recipe brings all of it), or: {line}" if has else line
+
     @property
     def lacks_toolkit(self) -> tuple[str, ...]:
         """Names of the recipes that cannot be built because neither train nor machine has a toolkit."""

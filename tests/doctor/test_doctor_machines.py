@@ -374,6 +374,29 @@ def test_a_recipe_asked_for_by_name_can_be_built_at_all(spark: Facts, folder: Pa
     assert found.message.startswith("flash-attn cannot be built for host-cpu: ")
 
 
+def without_cuda(wants: PlanRequirements) -> PlanRequirements:
+    """The same plan by a train that has no version of the recipe cuda."""
+    components = {name: pin for name, pin in wants.plan.train.components.items() if name != "cuda"}
+    train = dataclasses.replace(wants.plan.train, components=components)
+    return dataclasses.replace(wants, plan=dataclasses.replace(wants.plan, train=train))
+
+
+@pytest.mark.parametrize(
+    ("check", "change"),
+    [
+        (checks_build.toolkit, put(basics__nvcc="")),
+        (checks_cuda.headers, put(toolkit__missing=("include/cusparse.h",))),
+    ],
+)
+def test_the_recipes_toolkit_is_offered_where_the_train_has_one(
+    check: Any, change: Change, spark: Facts, wants: PlanRequirements
+) -> None:
+    found = run(check, change(spark), without_cuda(wants))
+    assert found
+    assert (found.severity, "cuda=store" in hint_text(found.hint)) == ("error", False), found
+    assert "cuda-toolkit-13-0" in hint_text(found.hint)
+
+
 def test_cxx20_is_asked_of_what_sees_the_headers_of_torch_2_15(spark: Facts, folder: Path) -> None:
     from spark_build.build import scheduler
 
