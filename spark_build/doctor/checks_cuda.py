@@ -108,7 +108,8 @@ def _lacking(facts: Facts, wants: PlanRequirements, name: str, found: HostLibrar
         return Finding(name.lower(), "ok", f"{name} is not there; this plan does not need it")
     if not lacks:
         return None
-    fix = shell(install_line([package]), safe=facts.basics.has_apt) if package else ""
+    line = install_line([package]) if package else ""
+    fix = shell(line, safe=True) if package in facts.installable else line and wants.toolkit_fix(line)
     message = f"{name}: {' and '.join(lacks)} missing{repository_note([package])}"
     return Finding(name.lower(), wants.severity(needed=bool(package)), message, hint=fix)
 

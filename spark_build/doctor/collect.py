@@ -7,7 +7,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
@@ -62,6 +62,7 @@ def collect_facts(
         cards = pool.submit(_cards, access, needed=wants.is_for_gpu or bool(machine.gpus))
         kit = wants.toolkit
         nvccs = pool.submit(compilers, access, kit) if kit else None
+        known = pool.submit(_known_packages, access, sorted(wants.packages.values()))
         found = pool.submit(tools, access)
         cluster = pool.submit(_cluster, access) if with_cluster else None
         basics = collect_basics(access, home, wants, machine)
@@ -78,8 +79,14 @@ def collect_facts(
             gds=access.exists("/sys/module/nvidia_fs"),
             compat_allowed=probe.allows_compat(access.read("/etc/cufile.json")),
             indexes=asked.result(),
+            installable=known.result(),
             cluster=cluster.result() if cluster else None,
         )
+
+
+def _known_packages(access: MachineAccess, names: Sequence[str]) -> tuple[str, ...]:
+    """Return those of these packages that apt could install."""
+    return probe.candidates(access.ask(["apt-cache", "policy", *names]) or "") if names else ()
 
 
 def _cards(access: MachineAccess, *, needed: bool) -> tuple[Driver, tuple[GpuFacts, ...]]:

@@ -153,6 +153,7 @@ class Facts:
     gds: bool  # nvidia-fs, the kernel module of GPUDirect Storage, is loaded
     compat_allowed: bool | None  # by cufile.json; None without one
     indexes: IndexFacts
+    installable: tuple[str, ...] = ()  # of the packages of the CUDA libraries, those that apt knows
     cluster: Cluster | None = None
 
 

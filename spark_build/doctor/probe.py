@@ -210,6 +210,11 @@ def pressure(text: str) -> dict[str, float] | None:
     return {kind: float(share) for kind, share in rows} or None
 
 
+def candidates(text: str) -> tuple[str, ...]:
+    """Return the packages that `apt-cache policy` has a version of."""
+    return tuple(re.findall(r"^(\S+):\n  Installed: .*\n  Candidate: (?!\(none\))", text, re.MULTILINE))
+
+
 def macros(text: str, *names: str) -> str:
     """Return a version from a header's `#define NAME number` lines; empty unless all are there."""
     found = dict(re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\d+)\b", text, re.MULTILINE))

@@ -14,6 +14,7 @@ import pytest
 
 from spark_build.doctor import checks_build, checks_cuda, checks_system, collect
 from spark_build.doctor.model import (
+    PACKAGES,
     Driver,
     Facts,
     GpuFacts,
@@ -473,6 +474,24 @@ def test_only_what_harms_nobody_is_safe(spark: Facts, wants: PlanRequirements) -
     assert not safe_line(found)  # a profile that is there is not overwritten
 
 
+@pytest.mark.parametrize("name", ["cuDNN", "cuBLAS", "cuFile", "NCCL"])
+def test_a_package_that_apt_does_not_know_is_not_installed_by_fix(
+    name: str, spark: Facts, wants: PlanRequirements
+) -> None:
+    """Without NVIDIA's repository the command would fail."""
+    lacking, package = library(name, {}, {})(spark), PACKAGES[name]
+    found = run(checks_cuda.libraries, lacking, wants)
+    assert found
+    assert (safe_line(found), package in hint_text(found.hint)) == ("", True)
+    assert "--provide cuda=store" in hint_text(found.hint)
+    elsewhere = run(checks_cuda.libraries, lacking, without_cuda(wants))
+    assert elsewhere
+    assert (safe_line(elsewhere), hint_text(elsewhere.hint)) == ("", install_line([package]))
+    known = run(checks_cuda.libraries, put(installable=(package,))(lacking), wants)
+    assert known
+    assert safe_line(known) == install_line([package])
+
+
 # --- what is gathered ------------------------------------------------------------------------------
 
 
@@ -488,6 +507,21 @@ def test_one_nvcc_under_two_names_is_one(tmp_path: Path) -> None:
     assert collect.compilers(machine, "/usr/local/cuda") == (
         Nvcc(path="/usr/local/cuda/bin/nvcc", version="13.0.88", rank=0),
     )
+
+
+def test_apt_is_asked_which_of_the_packages_it_knows(folder: Path) -> None:
+    said = (
+        "libcudnn9-dev-cuda-13:\n  Installed: (none)\n  Candidate: 9.14.0.64-1\n  Version table:\n"
+        "libcublas-dev-13-0:\n  Installed: (none)\n  Candidate: (none)\n  Version table:\n"
+        "libnccl-dev:\n  Installed: 2.28.3-1+cuda13.0\n  Candidate: 2.28.3-1+cuda13.0\n  Version table:\n"
+    )
+    line = "apt-cache policy libcublas-dev-13-0 libcudnn9-dev-cuda-13 libcufile-dev-13-0 libnccl-dev"
+    machine = Simulated("spark")
+    machine.data["commands"][line] = said
+    facts, _ = diagnose(machine, folder, "torch")
+    assert facts.installable == ("libcudnn9-dev-cuda-13", "libnccl-dev")
+    silent, _ = diagnose(Simulated("spark"), folder, "torch")
+    assert silent.installable == ()
 
 
 def test_libraries_in_two_places_are_both_seen() -> None:
