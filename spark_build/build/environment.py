@@ -174,11 +174,17 @@ def to_come(provision: Provision, told: str) -> Provided:
     return Provided(provision=provision, identity=identity)
 
 
+def no_folder(need: str, where: str) -> UsageError:
+    """Return the error of a folder that is to provide a need and is not there."""
+    hint = f"store and public are words of their own; anything else is a folder: --provide {need}=DIR"
+    return UsageError(f"--provide {need}={where}: there is no such folder", hint=hint)
+
+
 def _at_path(provision: Provision) -> Provided:
     """Return an environment with the distribution in it, or a prefix."""
     path = Path(provision.path).expanduser().absolute()
     if not path.is_dir():
-        raise UsageError(f"--provide {provision.need}={provision.path}: there is no such folder")
+        raise no_folder(provision.need, provision.path)
     python = path / "bin" / "python"
     if not python.exists():
         return Provided(provision=provision, identity=_fingerprint(path), prefix=path)

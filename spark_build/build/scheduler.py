@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, closing
 from contextvars import copy_context
 from functools import partial
 from graphlib import TopologicalSorter
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from packaging.utils import canonicalize_name
@@ -18,6 +19,7 @@ from packaging.utils import canonicalize_name
 from spark_build.build import plan as build_plan
 from spark_build.build import recipe_build
 from spark_build.build.context import Context, Shell
+from spark_build.build.environment import no_folder
 from spark_build.build.keys import closure_key, key_changes
 from spark_build.build.recipe_build import Run, build_recipe, inputs_of, kept_of, result_of
 from spark_build.errors import UsageError, ours
@@ -44,6 +46,10 @@ def plan(
     """
     for name in (*names, *also, *setting.provide):
         setting.catalogue.recipe(name)
+    for need, where in setting.provide.items():
+        # A path may be one of the machine that builds; a mere word, such as the provider `path`, is none.
+        if where not in ("store", "public") and "/" not in where and not Path(where).expanduser().is_dir():
+            raise no_folder(need, where)
 
     def usage(recipe: Recipe) -> ExpectedUsage:
         declared = recipe.build.memory_per_job_mib

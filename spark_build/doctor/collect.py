@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from spark_build.build import compiler_cache
+from spark_build.build.environment import no_folder
 from spark_build.doctor import checks_build, probe
 from spark_build.doctor.model import (
     Basics,
@@ -56,11 +57,15 @@ def collect_facts(
     indexes: Callable[[], IndexFacts],
     with_cluster: bool = False,
 ) -> Facts:
-    """Collect all facts without changing anything. `indexes`: ask them too, which takes longest."""
+    """Collect all facts without changing anything. `indexes`: ask them too, which takes longest.
+
+    Raise UsageError for a need that is to come from a folder that is not there.
+    """
+    _refuse_lost(access, wants.plan)
     with ThreadPoolExecutor(max_workers=8) as pool:
         asked = pool.submit(indexes)
         cards = pool.submit(_cards, access, needed=wants.is_for_gpu or bool(machine.gpus))
-        kit = wants.toolkit
+        kit = _absolute(wants.toolkit)
         nvccs = pool.submit(compilers, access, kit) if kit else None
         known = pool.submit(_known_packages, access, sorted(wants.packages.values()))
         found = pool.submit(tools, access)
@@ -169,9 +174,26 @@ def _cluster(access: MachineAccess) -> Cluster:
 
 
 def examine(home: Home, plan: Plan, machine: Machine, limits: Limits) -> tuple[Finding, ...]:
-    """Return the findings that can stop a build of these recipes; changes nothing."""
-    wants = PlanRequirements(plan=plan, limits=limits)
-    return checks_build.required(collect_basics(MachineAccess(), home, wants, machine), wants)
+    """Return the findings that can stop a build of these recipes; changes nothing.
+
+    Raise UsageError for a need that is to come from a folder that is not there.
+    """
+    access, wants = MachineAccess(), PlanRequirements(plan=plan, limits=limits)
+    _refuse_lost(access, plan)
+    return checks_build.required(collect_basics(access, home, wants, machine), wants)
+
+
+def _refuse_lost(access: MachineAccess, plan: Plan) -> None:
+    """Raise UsageError for a folder that is to provide a need and is not there."""
+    for step in plan.steps:
+        for one in step.provisions if step.decision == "BUILD" else ():
+            if one.provider == "path" and not access.exists(_absolute(one.path)):
+                raise no_folder(one.need, one.path)
+
+
+def _absolute(where: str) -> str:
+    """Return a path as builds take it; "" for none."""
+    return str(Path(where).expanduser().absolute()) if where else ""
 
 
 def collect_basics(access: MachineAccess, home: Home, wants: PlanRequirements, machine: Machine) -> Basics:
@@ -181,7 +203,7 @@ def collect_basics(access: MachineAccess, home: Home, wants: PlanRequirements, m
     with ThreadPoolExecutor() as pool:  # each of them starts a program and waits
         sandbox, caching = pool.submit(access.sandbox), pool.submit(access.cache, home)
         missing = access.missing_packages(_packages(wants.plan))
-        nvcc = _nvcc(access, wants.toolkit)
+        nvcc = _nvcc(access, _absolute(wants.toolkit))
         found, cache = sandbox.result(), caching.result()
     short = checks_build.largest_job(wants)[1] > checks_build.room(machine, wants)
     where = ", with a remote cache; it compiles outside the sandbox" if cache.remote else ""

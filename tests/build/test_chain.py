@@ -282,3 +282,12 @@ def test_a_provider_that_is_not_there(chain: Chain, tmp_path: Path) -> None:
     done = invoke([*CLI, *options, "plan", "mini-vision"])
     assert done.returncode == 2
     assert "there is no such folder" in done.stderr
+
+
+def test_a_provider_that_is_a_mere_word(chain: Chain) -> None:
+    """Also where the needs are built first, so that nothing else looks at it."""
+    options = ["--root", str(chain.root), "--train", "t", "--provide", "mini-torch=path"]
+    for name in ("mini-vision", "mini-torch"):
+        done = invoke([*CLI, *options, "plan", name])
+        assert done.returncode == 2, name
+        assert "--provide mini-torch=path: there is no such folder\n  next: " in done.stderr

@@ -27,7 +27,7 @@ from spark_build.doctor.model import (
     install_line,
 )
 from spark_build.doctor.support import safe_line
-from spark_build.errors import Finding
+from spark_build.errors import Finding, UsageError
 from spark_build.machine import Limits
 from tests.helpers.commands import hint_text
 from tests.helpers.machines import Simulated, diagnose
@@ -128,6 +128,25 @@ def test_every_header_that_a_toolkit_lacks_is_named(folder: Path, tmp_path: Path
     _, found = diagnose(machine, folder, *STACK)
     assert found["cuda-headers"].severity == "error"
     assert all(f"include/{name}" in found["cuda-headers"].message for name in names)
+
+
+@pytest.mark.parametrize("where", ["path", "/usr/local/gone", "~/gone"])
+def test_a_need_from_a_folder_that_is_not_there(where: str, folder: Path) -> None:
+    machine = Simulated("spark", provide={"cuda": where})
+    with pytest.raises(UsageError) as caught:
+        diagnose(machine, folder, "torch")
+    assert caught.value.message == f"--provide cuda={where}: there is no such folder"
+    assert "cuda=DIR" in hint_text(caught.value.hint)
+
+
+def test_a_toolkit_by_a_relative_path_or_below_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As builds take it, which is from the working directory."""
+    monkeypatch.chdir("/usr/local")
+    monkeypatch.setenv("HOME", "/usr/local")
+    for where in ("./cuda", "~/cuda"):
+        machine = Simulated("spark", provide={"cuda": where})
+        _, found = diagnose(machine, folder, "torch")
+        assert found["cuda"].severity == found["cuda-headers"].severity == "ok", where
 
 
 def test_packages_of_two_repositories_are_two_commands() -> None:
