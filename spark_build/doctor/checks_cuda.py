@@ -74,14 +74,17 @@ def headers(facts: Facts, wants: PlanRequirements) -> Finding | None:
     found = facts.toolkit
     number = "-".join(facts.basics.nvcc.split(".")[:2])
     package = f"cuda-toolkit-{number}"
-    fix = wants.toolkit_fix(install_line([package]))
     status = wants.severity(needed=wants.cuda)
     if found.foreign:
         message = f"libraries of another processor in {found.folder}: {', '.join(found.foreign)}"
-        return Finding("cuda-headers", status, message, hint=fix)
+        return Finding("cuda-headers", status, message, hint=wants.toolkit_fix(install_line([package])))
     if found.missing:
-        message = f"{found.folder} lacks {', '.join(found.missing)}{repository_note([package])}"
-        return Finding("cuda-headers", status, message, hint=fix)
+        nvshmem = [name for name in found.missing if "nvshmem" in name]  # in no package of the toolkit
+        packages = [package] if len(nvshmem) < len(found.missing) else []
+        lines = [install_line(packages)] if packages else []
+        lines += [f"put NVSHMEM's files into {found.folder}"] if nvshmem else []
+        message = f"{found.folder} lacks {', '.join(found.missing)}{repository_note(packages)}"
+        return Finding("cuda-headers", status, message, hint=wants.toolkit_fix("; then ".join(lines)))
     return Finding("cuda-headers", "ok", f"headers and libraries in {found.folder}")
 
 

@@ -7,10 +7,11 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
@@ -79,7 +80,7 @@ def collect_facts(
             driver=driver,
             gpus=cards_found,
             nvccs=nvccs.result() if nvccs else (),
-            toolkit=toolkit(access, machine.platform, kit),
+            toolkit=toolkit(access, machine.platform, kit, (step.recipe.name for step in wants.compiled)),
             libraries=libraries(access, machine.platform, kit or CUDA),
             gds=access.exists("/sys/module/nvidia_fs"),
             compat_allowed=probe.allows_compat(access.read("/etc/cufile.json")),
@@ -286,6 +287,11 @@ NEEDED = (
     ),
     "lib/libcudart.so",
 )
+# Recipe: what it alone looks for in the toolkit, and builds without where it lacks.
+WANTED_BY = {
+    "torch": ("include/nvshmem.h", "lib/libnvshmem_device.a", "lib/libnvshmem_host.so"),
+    "torchvision": ("include/nvjpeg.h",),
+}
 # Name: the header that has the version, its macros, the library.
 LIBRARIES = {
     "cuDNN": ("cudnn_version.h", ("CUDNN_MAJOR", "CUDNN_MINOR", "CUDNN_PATCHLEVEL"), "libcudnn"),
@@ -312,16 +318,17 @@ def compilers(access: MachineAccess, home: str) -> tuple[Nvcc, ...]:
     )
 
 
-def toolkit(access: MachineAccess, platform: str, home: str) -> Toolkit:
-    """Return the toolkit's contents for this processor; empty without a toolkit."""
+def toolkit(access: MachineAccess, platform: str, home: str, recipes: Iterable[str]) -> Toolkit:
+    """Return the toolkit's contents for this processor, as these recipes want them; empty without one."""
     if not home:
         return Toolkit()
     folder = _folder(access, platform, home)
     gcc, clang = probe.host_limits(access.read(f"{folder}/include/crt/host_config.h"))
     runtime = access.glob(f"{folder}/lib/libcudart.so*")
+    needed = (*NEEDED, *chain.from_iterable(WANTED_BY.get(name, ()) for name in recipes))
     return Toolkit(
         folder=folder,
-        missing=tuple(path for path in NEEDED if not access.exists(f"{folder}/{path}")),
+        missing=tuple(path for path in needed if not access.exists(f"{folder}/{path}")),
         foreign=tuple(
             path
             for path in runtime

@@ -130,6 +130,45 @@ def test_every_header_that_a_toolkit_lacks_is_named(folder: Path, tmp_path: Path
     assert all(f"include/{name}" in found["cuda-headers"].message for name in names)
 
 
+NVSHMEM = ("include/nvshmem.h", "lib/libnvshmem_device.a", "lib/libnvshmem_host.so")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "wanted"), [("torch", NVSHMEM), ("torchvision", ("include/nvjpeg.h",)), ("flash-attn", ())]
+)
+def test_what_one_recipe_wants_of_the_toolkit_is_looked_for(
+    recipe: str, wanted: tuple[str, ...], folder: Path, tmp_path: Path
+) -> None:
+    """torch drops NVSHMEM without a word, torchvision nvJPEG; neither matters to other recipes."""
+    provide = (
+        {"cuda": "/usr/local/cuda", "torch": "public"} if recipe != "torch" else {"cuda": "/usr/local/cuda"}
+    )
+    machine = Simulated("spark", provide=provide)
+    shutil.copytree(machine.root, tmp_path / "root", symlinks=True)
+    machine.root = tmp_path / "root"
+    kit = machine.root / "usr/local/cuda/targets/sbsa-linux"
+    for name in (*NVSHMEM, "include/nvjpeg.h"):
+        (kit / name).unlink()
+    facts, found = diagnose(machine, folder, recipe)
+    assert facts.toolkit.missing == wanted
+    for name in wanted:
+        (kit / name).touch()
+    facts, found = diagnose(machine, folder, recipe)
+    assert (facts.toolkit.missing, found["cuda-headers"].severity) == ((), "ok")
+
+
+def test_no_package_of_the_toolkit_brings_nvshmem(spark: Facts, wants: PlanRequirements) -> None:
+    lacking = put(toolkit__missing=NVSHMEM)(spark)
+    found = run(checks_cuda.headers, lacking, wants)
+    assert found
+    assert found.message.endswith(", ".join(NVSHMEM))
+    assert "cuda=store" in hint_text(found.hint)
+    for one in (found, run(checks_cuda.headers, lacking, without_cuda(wants))):
+        assert one
+        assert "cuda-toolkit" not in hint_text(one.hint)
+        assert f"put NVSHMEM's files into {spark.toolkit.folder}" in hint_text(one.hint)
+
+
 @pytest.mark.parametrize("where", ["path", "/usr/local/gone", "~/gone"])
 def test_a_need_from_a_folder_that_is_not_there(where: str, folder: Path) -> None:
     machine = Simulated("spark", provide={"cuda": where})
