@@ -125,8 +125,8 @@ def _closing(recipe: Recipe) -> Iterator[str]:
     if recipe.repair.bundle:
         yield from ("", "[repair]", "bundle = true # libraries that not every Linux has go into the wheel")
     if recipe.repair.exclude:
-        yield "# Loaded before it: torch's own libraries, and those that torch brings."
-        yield from _pairs(recipe.repair, "exclude")
+        yield "# From torch and the CUDA toolkit, whose libraries a wheel of ours never carries along."
+        yield from _list("exclude", recipe.repair.exclude)
     for required in recipe.repair.requires:
         yield from ("", "[[repair.requires]]", *_pairs(required, "requirement", "why"))
 
@@ -200,15 +200,36 @@ def _variants(found: Survey) -> tuple[Variant, ...]:
 
 
 def _repair(found: Survey, needs: Mapping[str, str]) -> Repair:
-    """Return what goes into the wheel: libraries of the system, not those that torch brings."""
-    exclude: tuple[str, ...] = ()
-    if found.compiled and "torch" in needs:
-        exclude = ("libc10*.so", "libtorch*.so", *(("libcudart.so.*",) if found.cuda_files else ()))
+    """Return what goes into the wheel: libraries of the system, not those of torch and of CUDA."""
     linked = found.compiled and "torch" in needs
+    exclude = ("libc10*.so", "libtorch*.so") if linked else ()
     requires = (Required(requirement="torch=={version:torch}", why=_ABI),) if linked else ()
-    return Repair(bundle=bool(found.compiled), exclude=exclude, requires=requires)
+    return Repair(
+        bundle=bool(found.compiled),
+        exclude=(*exclude, *(_NVIDIA if found.cuda_files else ())),
+        requires=requires,
+    )
 
 
+# NVIDIA's driver, toolkit and the libraries beside it, whichever of them the project is linked with.
+_NVIDIA = (
+    "libcuda.so.1",
+    "libcudart.so.*",
+    "libcublas*.so.*",
+    "libcudnn*.so.*",
+    "libcufft*.so.*",
+    "libcufile*.so.*",
+    "libcupti.so.*",
+    "libcurand.so.*",
+    "libcusolver*.so.*",
+    "libcusparse*.so.*",
+    "libnccl.so.*",
+    "libnpp*.so.*",
+    "libnvJitLink.so.*",
+    "libnvjpeg.so.*",
+    "libnvrtc*.so.*",
+    "libnvshmem*.so.*",
+)
 _ABI = "compiled against this torch; another minor version has another ABI"
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import tomllib
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from spark_build.authoring import scaffold
 from spark_build.authoring.scaffold import draft, read_sources, render
 from spark_build.authoring.sdist_metadata import Sources, Survey, survey, version_in
 from spark_build.errors import RecipeError, SourceError
+from spark_build.recipes.loader import load
 from spark_build.recipes.model import Pin, Source
 from spark_build.recipes.parse import parse_recipe
 from spark_build.recipes.toml_positions import quote, set_value
 from tests.helpers.commands import hint_text
 
+ROOT = Path(__file__).resolve().parents[2]
 RECIPES = {"torch": "torch", "onnx": "onnx"}
 
 names = st.from_regex(r"[a-z0-9]{1,8}(-[a-z0-9]{1,8}){0,2}", fullmatch=True)
@@ -101,8 +104,27 @@ def test_a_torch_extension() -> None:
     (toolkit,) = (need for need in recipe.needs if need.name == "cuda")
     assert toolkit.when.cuda  # built without a GPU, it needs none
     assert not recipe.requires.cuda
-    assert recipe.repair.exclude == ("libc10*.so", "libtorch*.so", "libcudart.so.*")
+    assert {"libc10*.so", "libtorch*.so", "libcudart.so.*", "libcuda.so.1"} <= {*recipe.repair.exclude}
     assert recipe.repair.bundle  # libpng and the like, which nobody has loaded before
+
+
+@pytest.mark.parametrize(
+    "setup", ["import torch\nCUDAExtension('x', libraries=['cublas', 'cuda'])", "Extension('x')"]
+)
+def test_nvidias_libraries_stay_outside(setup: str) -> None:
+    """All that torch's recipe leaves to NVIDIA's wheels, and the driver's."""
+    there = load([ROOT]).recipes["torch"].repair.external
+    sonames = [soname.replace("*", "x") for one in there for soname in one.libraries]
+    sonames += ["libcuda.so.1", "libcublasLt.so.13", "libnvjpeg.so.13", "libnppc.so.13"]
+
+    def outside(found: Survey, soname: str) -> bool:
+        exclude = draft("x", found, sdist_pin("x", "1", "0" * 64), (), found.needs).repair.exclude
+        return any(fnmatchcase(soname, pattern) for pattern in exclude)
+
+    found = looked(("a.cu", "b.cpp"), setup_py=setup)
+    assert [soname for soname in sonames if not outside(found, soname)] == []
+    assert not outside(found, "libpng16.so.16")
+    assert not any(outside(looked(("b.cpp",), setup_py=setup), soname) for soname in sonames)
 
 
 def test_what_an_extensions_setup_py_asks_for() -> None:
