@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from configparser import Error as ConfigError
 from configparser import RawConfigParser
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,7 +79,7 @@ class Survey:
     asked: tuple[str, ...]  # the build requirements that the project names
     requires: tuple[str, ...]  # what pip is asked for: with hints and limits, without the needs
     needs: Mapping[str, str]  # recipe -> why
-    limits: Mapping[str, str]  # recipe -> the versions that the project asks for, where it says
+    limits: Mapping[str, str]  # recipe -> the versions that the project asks for, to build or to run
     torch_extension: bool
     ninja: bool  # the torch extension is compiled by ninja
     cmake: bool
@@ -112,7 +113,7 @@ def survey(sources: Sources, recipes: Mapping[str, str]) -> Survey:
         asked=asked,
         requires=_requires(asked, imported, project, sources, needs, cmake=cmake, torch=extension),
         needs=needs,
-        limits=_limits(asked, recipes),
+        limits=_limits((*map(Requirement, asked), *_required(sources)), recipes),
         torch_extension=extension,
         ninja=extension and not re.search(_NO_NINJA, code),
         cmake=cmake,
@@ -263,9 +264,18 @@ def _needs(
     return {recipes[name]: why for name, why in sorted(reasons.items()) if name in recipes}
 
 
-def _limits(asked: tuple[str, ...], recipes: Mapping[str, str]) -> dict[str, str]:
-    """Return the versions that the build requirements with a recipe may have."""
-    named = [one for one in map(Requirement, asked) if one.marker is None or one.marker.evaluate()]
+def _required(sources: Sources) -> Iterator[Requirement]:
+    """Yield what the project requires once installed, as its sdist says; what is unreadable is left out."""
+    for text in parse_email(sources.text("PKG-INFO"))[0].get("requires_dist", []):
+        with suppress(ValueError):  # also a marker that compares what cannot be compared
+            requirement = Requirement(text)
+            if requirement.marker is None or requirement.marker.evaluate():
+                yield requirement
+
+
+def _limits(requirements: Iterable[Requirement], recipes: Mapping[str, str]) -> dict[str, str]:
+    """Return the versions that those of the requirements with a recipe may have."""
+    named = [one for one in requirements if one.marker is None or one.marker.evaluate()]
     found: dict[str, SpecifierSet] = {}
     for one in named:
         if recipe := recipes.get(canonicalize_name(one.name)):

@@ -231,6 +231,20 @@ def test_build_requirements_with_a_recipe_are_needs() -> None:
     assert not any(one.startswith("torch") for one in found.requires)
 
 
+def test_limits_of_the_metadata_count() -> None:
+    """A setup.py names them for the installation only; what is compiled is bound to them all the same."""
+    info = (
+        "Metadata-Version: 2.1\nName: x\nVersion: 1\nRequires-Dist: torch<3,>=2.4\n"
+        "Requires-Dist: torch<2; extra == 'old'\nRequires-Dist: onnx>=1\nRequires-Dist: no requirement!\n"
+    )
+    found = looked(("a.cu",), setup_py="import torch\nCUDAExtension('x')", pkg_info=info)
+    assert found.needs == {"torch": "setup.py imports it"}
+    recipe = draft("x", found, sdist_pin("x", "1", "0" * 64), (), found.needs)
+    assert [need.versions for need in recipe.needs if need.name == "torch"] == ["<3,>=2.4"]
+    both = looked(pyproject='[build-system]\nrequires = ["torch!=2.5"]', pkg_info=info)
+    assert both.limits["torch"] == "!=2.5,<3,>=2.4"
+
+
 @pytest.mark.parametrize(
     ("backend", "extra"),
     [
