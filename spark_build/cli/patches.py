@@ -21,17 +21,16 @@ if TYPE_CHECKING:
     from spark_build.build.context import Context
     from spark_build.recipes.model import Patch, Source
 
-UNKNOWN = ("unknown", "unverified")  # not tried against a source
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Row:
-    """One patch and the result of its check."""
+    """One patch and the result of its check; untried: why it was not tried."""
 
     recipe: str
     patch: str
     state: str
     detail: str
+    untried: str = ""
 
 
 @group()
@@ -156,16 +155,18 @@ def _check_all(setting: Context, name: str, wanted: Sequence[Patch], tree: Path,
 
 def _unchecked(name: str, patch: Patch, why: str) -> _Row:
     """Return the row of a patch whose source cannot be fetched; its `unverified` note comes first."""
+    state, detail = "unknown", why
     if patch.unverified:
-        return _Row(
-            recipe=name, patch=patch.file, state="unverified", detail=f"{patch.unverified} (now: {why})"
-        )
-    return _Row(recipe=name, patch=patch.file, state="unknown", detail=why)
+        state, detail = "unverified", f"{patch.unverified} (now: {why})"
+    return _Row(recipe=name, patch=patch.file, state=state, detail=detail, untried=why)
 
 
 def _print(options: Options, train: str, rows: Sequence[_Row]) -> None:
     if options.json:
-        document: dict[str, Any] = {"train": train, "patches": [dataclasses.asdict(row) for row in rows]}
+        shown = [dataclasses.asdict(row) for row in rows]
+        for row in shown:
+            del row["untried"]  # `detail` says it, too
+        document: dict[str, Any] = {"train": train, "patches": shown}
         render.print_json(document)
         return
     table = [[row.recipe, row.patch, row.state.replace("-", " "), row.detail] for row in rows]
@@ -181,15 +182,15 @@ def _exit_code(train: str, rows: Sequence[_Row]) -> int:
         return PatchError.exit_code
     if not rows:
         return nothing_checked(f"train {train} has no patches for these recipes", ours("recipes list"))
-    untried = [row for row in rows if row.state in UNKNOWN]
+    untried = [row for row in rows if row.untried]
     if len(untried) == len(rows):
         return nothing_checked(
-            f"no source can be had: {untried[0].detail}",
+            f"no source can be had: {untried[0].untried}",
             Hint(
                 "check the network and `pip config list`; or name a tree: ",
                 ours("patches check --source", f"{untried[0].recipe}=DIR"),
             ),
         )
     for row in untried:
-        click.echo(f"note: {row.recipe}: {row.patch} was not tried: {row.detail}", err=True)
+        click.echo(f"note: {row.recipe}: {row.patch} was not tried: {row.untried}", err=True)
     return 0

@@ -96,6 +96,14 @@ def test_a_source_that_cannot_be_had_is_unknown(root: Root) -> None:
     assert states(rows) == ["unknown", "unverified"]
     assert "tiny-1.0.tar.gz is not on this machine" in rows[0]["detail"]
     assert "seen with 0.9 only" in rows[1]["detail"]
+    assert all({*row} == {"recipe", "patch", "state", "detail"} for row in rows)
+    add_patches(root, {"0002.patch": ON_TOP}, marks=marks)
+    done = root.run("patches", "check", "tiny", "--offline")
+    assert "seen with 0.9 only" in " ".join(done.stdout.split())
+    error = next(line for line in done.stderr.splitlines() if line.startswith("error:"))
+    assert error.startswith("error: nothing was checked: no source can be had: tiny-1.0.tar.gz is not on")
+    assert "seen with" not in done.stderr  # the table says it
+    add_patches(root, {"0001.patch": CHANGE, "0002.patch": ON_TOP}, marks=marks)
     away.rename(root.links)
     rows = checked(root)
     assert states(rows) == ["applies", "applies"]
