@@ -119,6 +119,24 @@ def test_the_stub_links_what_the_public_wheels_load(train: str, shipped: Catalog
     assert linked == loaded | {"openblas", "arm_compute", "arm_compute_graph"}
 
 
+@pytest.mark.parametrize(
+    ("target", "blas", "links"),
+    [
+        ("gb10", "NVPL", ("cudart", "cupti", "arm_compute", "arm_compute_graph")),
+        ("h200", "MKL", ("cudart", "cupti")),
+    ],
+)
+def test_another_blas_leaves_the_rest_of_the_stub(target: str, blas: str, links: tuple[str, ...]) -> None:
+    catalogue = load([ROOT]).with_options({("torch", "blas"): blas})
+    recipe = for_target(catalogue.recipes["torch"], catalogue.targets[target], catalogue.trains["2.13"])
+    found = {one.path: one.links for one in recipe.preflight.libraries}
+    assert found["torch/lib/libtorch_cpu.so"] == links
+    host = replace(catalogue.targets["host-cpu"], platform="linux-aarch64", python="cp312")
+    arm = for_target(catalogue.recipes["torch"], host, catalogue.trains["2.13"])
+    wanted = [("arm_compute", "arm_compute_graph")] if blas == "NVPL" else []
+    assert [one.links for one in arm.preflight.libraries] == wanted
+
+
 def test_without_cuda_nothing_of_it_is_asked_for(shipped: Catalogue) -> None:
     host = replace(shipped.targets["host-cpu"], platform="linux-x86_64", python="cp312")
     recipe = for_target(shipped.recipes["torch"], host, shipped.trains["2.13"])
