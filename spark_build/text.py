@@ -75,12 +75,14 @@ _SECRET_NAME = rf"(?i)(?:^|[^a-z]){_NAMES}(?:[^a-z]|$)|{_NAMES}$"
 # What GitHub, GitLab, Hugging Face, npm, PyPI, Slack, AWS and others make.
 _TOKENS = (
     r"\b(?:gh[a-z]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{20,}|npm_\w{20,}"
-    r"|pypi-[\w-]{16,}|xox[a-z]-[\w-]{10,}|AKIA[0-9A-Z]{16}|sk-[\w-]{20,}"
-    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+    r"|pypi-[\w-]{16,}|xox[a-z]-[\w-]{10,}|AKIA[0-9A-Z]{16}|sk-[\w-]{20,})"
 )
+# A JSON Web Token. A run of letters is looked at once, and not from each of its words.
+_WITH_DOTS = r"(?<![\w-])(?=[\w-]++\.[\w-]{8,}+\.)([\w-]*?\b)eyJ[\w-]{8,}+\.[\w-]++\.[\w-]*"
 _RULES = (
     (r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", HIDDEN),
-    (r"(?<![\w:/.-])[\w.+-]+:[^\s:@/\"']+@(?=[\w.-])", f"{HIDDEN}@"),  # a proxy without a scheme
+    # A proxy without a scheme.
+    (r"(?<![\w:/.-])(?<![\w.+-]\+)[\w.+-]+:[^\s:@/\"']+@(?=[\w.-])", f"{HIDDEN}@"),
     (r"(?i)([?&](?:sig|signature|x-amz-[\w-]+|key|code)=)[^&\s\"']+", rf"\1{HIDDEN}"),
     (r"(?i)\b((?:proxy-)?authorization[\"']?\s*[:=]\s*).*", rf"\1{HIDDEN}"),
     (r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}", rf"\1 {HIDDEN}"),
@@ -90,6 +92,7 @@ _RULES = (
     ),
     (rf"(?i)(--?{_NAMES})\s+\S+", rf"\1 {HIDDEN}"),
     (_TOKENS, HIDDEN),
+    (_WITH_DOTS, rf"\1{HIDDEN}"),
 )
 _ADDRESSES = r"://([^\s\"'<>]+)"
 _HOMES = r"(?<![\w.~-])/(home|Users)/[^/\s:\"',;]+"

@@ -18,6 +18,7 @@ PLACES = [
     f"PIP_EXTRA_INDEX_URL='https://a:b@x.example https://user:{SECRET}@y.example'",
     f"http_proxy=http://user:{SECRET}@proxy.example:3128",
     f"PIP_PROXY=user:{SECRET}@proxy.example:3128",
+    f"proxy is /+some+user:{SECRET}@proxy.example:3128",
     f"git clone ssh://git:{SECRET}@host.example/repository",
     f"https://user:pa/ss{SECRET}@index.example/",
     f"https://user:p@ss{SECRET}@index.example/",
@@ -48,6 +49,7 @@ TOKENS = [
     "AKIA" + "A1B2" * 4,
     "xoxb-" + "1234567890-a1",
     "eyJ" + "a1B2" * 4 + ".eyJ" + "a1B2" * 4 + "." + "a1B2" * 4,
+    "session-eyJ" + "a1B2" * 4 + "-eyJ." + "a1B2" * 4 + "." + "a1B2" * 4,
 ]
 
 
@@ -63,7 +65,7 @@ def test_tokens_are_known_by_their_shape(token: str) -> None:
 
 
 @given(
-    st.sampled_from(PLACES[:8]),
+    st.sampled_from(PLACES[:9]),
     st.text(st.characters(categories=("L", "N", "P", "Z")), max_size=30),
     st.text(st.characters(categories=("L", "N", "P", "Z")), max_size=30),
 )
@@ -101,6 +103,13 @@ def test_long_lines_take_no_longer() -> None:
     """A pattern that goes back and forth over a log would take hours here."""
     for piece in ("://", "a:", "://a:b", "token", "bearer ", "eyJaaaaaaaaa.", "-", "/home/", "user:"):
         scrub(piece * (200_000 // len(piece)))
+
+
+@pytest.mark.timeout(30)
+def test_runs_of_starts_of_secrets_take_no_longer() -> None:
+    """What looks like the beginning of a token at each of its parts, and is none; minutes otherwise."""
+    for piece in ("eyJabcdefgh-", "a+"):
+        scrub(piece * (500_000 // len(piece)))
 
 
 def test_homes() -> None:
