@@ -64,8 +64,8 @@ def describing(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*DESCRIBING, *read_by_cmake)))
 
 
-# os.getenv("X_FORCE_BUILD", "FALSE") == "TRUE", and the like.
-_FORCE_BUILD = r"""["']([A-Z0-9_]*FORCE_BUILD)["'](?:[^\n=]*==\s*["'](\w+)["'])?"""
+# os.getenv("X_FORCE_BUILD", "FALSE") == "TRUE", and the like. Bounded: a line may name thousands.
+_FORCE_BUILD = r"""["']([A-Z0-9_]*FORCE_BUILD)["'](?:[^\n=]{0,80}==\s*["'](\w+)["'])?"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -246,7 +246,7 @@ def _imports(sources: Sources) -> frozenset[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found.add(node.module.partition(".")[0])
     own = {path.partition("/")[0].removesuffix(".py") for path in sources.paths}
-    if re.search(r"(?m)^\s*(import|from)\s+torch\b", sources.text("setup.py")):
+    if re.search(r"(?m)^[ \t]*+(import|from)[ \t]++torch\b", sources.text("setup.py")):
         found.add("torch")  # also inside try: it is what the extension is compiled against
     return frozenset(found - own - sys.stdlib_module_names - {"setuptools", "pkg_resources", "distutils"})
 

@@ -177,6 +177,13 @@ def test_cmake_files_stall_nobody() -> None:
         assert survey(Sources(paths=("CMakeLists.txt",), texts={"CMakeLists.txt": text}), {}).notes == ()
 
 
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("text", ["\n", "import\n", '"A_FORCE_BUILD" '])
+def test_setup_py_and_its_lines_stall_nobody(text: str) -> None:
+    """Patterns that start at each line or word anew would take minutes."""
+    assert looked(setup_py=text * (200_000 // len(text))).needs == {}
+
+
 def test_cmake_files_fill_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scaffold, "MAX_TEXTS", 1000)
     (tmp_path / "pyproject.toml").write_text("# first\n")
