@@ -157,9 +157,15 @@ def _setup(code: str) -> Mapping[str, Any]:
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             constants[node.targets[0].id] = _literal(node.value, {})
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    found = [call for call in calls if ast.unparse(call.func) in ("setup", "setuptools.setup")]
+    found = [call for call in calls if _is_setup(call.func)]
     keywords = found[-1].keywords if found else []
     return {word.arg: _literal(word.value, constants) for word in keywords if word.arg}
+
+
+def _is_setup(called: ast.expr) -> bool:
+    if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name):
+        return (called.value.id, called.attr) == ("setuptools", "setup")
+    return isinstance(called, ast.Name) and called.id == "setup"
 
 
 def _tree(code: str) -> ast.Module:

@@ -184,6 +184,12 @@ def test_setup_py_and_its_lines_stall_nobody(text: str) -> None:
     assert looked(setup_py=text * (200_000 // len(text))).needs == {}
 
 
+def test_a_call_of_very_many_names_is_no_setup() -> None:
+    call = f"a{'.b' * 600}()"
+    found = looked(setup_py=f"import setuptools\nsetuptools.setup(name='mine')\n{call}\n")
+    assert found.distribution == "mine"
+
+
 def test_cmake_files_fill_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scaffold, "MAX_TEXTS", 1000)
     (tmp_path / "pyproject.toml").write_text("# first\n")
