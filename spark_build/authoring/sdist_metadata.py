@@ -142,11 +142,12 @@ def _table(raw: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
 
 
 def _strings(value: object) -> list[str]:
-    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
+    return [_text(text) for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+    # An escape in setup.py may be half of a character, which no file takes.
+    return value.encode(errors="replace").decode() if isinstance(value, str) else ""
 
 
 def _setup(code: str) -> Mapping[str, Any]:
@@ -223,7 +224,7 @@ def _asked(project: Mapping[str, Any], sources: Sources) -> tuple[str, ...]:
     if _backend(project) == _SETUPTOOLS:
         declared = _setup(sources.text("setup.py")).get("setup_requires")
         config = _config(sources.text("setup.cfg")).get("options", "setup_requires", fallback="")
-        asked += [declared] if isinstance(declared, str) else _strings(declared)
+        asked += _strings([declared] if isinstance(declared, str) else declared)
         asked += [line.strip() for line in config.splitlines() if line.strip()]
     for text in asked:
         try:

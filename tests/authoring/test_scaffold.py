@@ -190,6 +190,15 @@ def test_a_call_of_very_many_names_is_no_setup() -> None:
     assert found.distribution == "mine"
 
 
+def test_what_cannot_be_written_is_replaced() -> None:
+    """Half of a character outside the basic plane, which Python's texts may hold and no file."""
+    found = looked(
+        setup_py=r"""setup(description="so \ud800 small", setup_requires="x; os_name == '\udfff'")"""
+    )
+    assert ascii(found.summary) == "'so ? small'"
+    assert "".join(found.asked).isascii()
+
+
 def test_cmake_files_fill_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scaffold, "MAX_TEXTS", 1000)
     (tmp_path / "pyproject.toml").write_text("# first\n")
