@@ -392,7 +392,14 @@ def _downloads(sources: Sources) -> Iterator[str]:
         yield f"CMake downloads {', '.join(added)} (ExternalProject), {pin} and patch that place"
 
 
+# What `Version` takes: one part of a kind at most, in this order. Python reads no number of 4,300 digits.
+_NUMBER = "[0-9]{1,20}"
+_VERSION = rf"{_NUMBER}(?:\.{_NUMBER})+" + "".join(
+    rf"(?:[-_.]?{kind}\.?(?:{_NUMBER})?)?" for kind in ("(?:a|b|rc)", "post", "dev")
+)
+
+
 def version_in(tag: str) -> str:
     """Return the version in a tag such as v2.1.2 or release-1.0; "" when there is none."""
-    found = re.search(r"(?:^|[^0-9.])(\d+(?:\.\d+)+(?:[-_.]?(?:a|b|rc|post|dev)\.?\d*)*)$", tag)
+    found = re.search(rf"(?:^|[^0-9.])({_VERSION})$", tag)
     return found[1] if found else ""

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from spark_build.authoring import pins, recipe_set
+from spark_build.errors import SourceError
 from spark_build.events import Event, Progress
 from spark_build.paths import _rooted
 from tests.conftest import SETUPTOOLS, TRAIN, Root
@@ -133,6 +134,14 @@ def test_from_a_tag(root: Root, tmp_path: Path) -> None:
     }
     assert document["version"] == "1.0"
     assert raw["distribution"] == "tiny"
+
+
+def test_a_mistyped_tag_beside_one_that_is_no_version(root: Root, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repository")
+    git(repository, "tag", "v1.0a1b2")
+    done = root.run("recipes", "new", "sample", "--git", f"file://{repository}@v9")
+    assert done.returncode == SourceError.exit_code, done.stderr
+    assert "tags are v1.1, v1.0, v1.0a1b2" in done.stderr
 
 
 def test_submodules_are_asked_for(root: Root, tmp_path: Path) -> None:

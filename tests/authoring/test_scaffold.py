@@ -83,6 +83,16 @@ def test_versions_in_tags() -> None:
     assert version_in("boost-1.2.3.post2") == "1.2.3.post2"
     assert version_in("nightly") == ""
     assert version_in("2024") == ""
+    assert version_in("v1.0-rc.1.post2.dev3") == "1.0-rc.1.post2.dev3"
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    "tag", ["v1.0a1b2", "v1.0dev1post2", "1.\u0661", f"1.{'9' * 5000}", f"1.0{'a.' * 60}!"]
+)
+def test_what_is_no_version_is_none_in_a_tag_either(tag: str) -> None:
+    """Every tag of a stranger's repository is asked; the last took years."""
+    assert version_in(tag) == ""
 
 
 def test_a_torch_extension() -> None:
