@@ -55,6 +55,7 @@ def _on_signal(number: int, _frame: FrameType | None) -> None:
 
 def run() -> None:
     """Run the command line and exit with its code."""
+    _open_closed_streams()
     gc.set_threshold(100_000)  # almost nothing that start-up makes is freed before the end
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _on_signal)
@@ -73,6 +74,20 @@ def run() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     gc.freeze()  # to collect what ends with the process anyway takes a twelfth of `all` with nothing to do
     sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Let what the caller closed of the standard streams lead nowhere, for children, too.
+
+    Else the next file that is opened gets the number, and with it what is meant for the terminal.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number: this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
 
 
 def _program() -> str:

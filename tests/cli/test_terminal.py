@@ -190,3 +190,38 @@ def test_a_full_device_for_errors_changes_no_exit_code(root: Root) -> None:
             env=root.environment(),
         )
     assert done.returncode == 2
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    ("words", "code"), [(("recipes", "list"), 0), (("plan", "nothing"), 2), (("--help",), 0)]
+)
+def test_a_closed_stream_changes_no_exit_code(root: Root, words: list[str], code: int, closed: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *root.command(*words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=root.environment(),
+    )
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert bool(done.stdout) == (code == 0 and ">&-" not in closed.replace("2>&-", ""))
+
+
+def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
+    """A child's output would land in it."""
+    told = tmp_path / "told"
+    code = f"""
+import subprocess, sys
+from spark_build.cli.main import run
+try:
+    run()
+except SystemExit:
+    with open({str(told)!r}, "w") as file:
+        subprocess.run(["sh", "-c", "echo from a child; echo from a child >&2; readlink /proc/self/fd/0"])
+        file.write(str(file.fileno() > 2))
+"""
+    words = [sys.executable, "-c", code, "--version"]
+    subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *words], check=True)
+    assert told.read_text() == "True"
