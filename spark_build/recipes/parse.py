@@ -269,9 +269,9 @@ def parse_lock(text: str, file: str) -> Lock:
     if render_lock(written) == text:  # ten times as fast as TOML, and a plan reads a lock for each recipe
         return Lock(file=file, wheels=written)
     try:
-        raw = tomllib.loads(text)
+        raw = read_toml(text)
         wheels = dict(_package(one) for one in raw["packages"])
-    except (RecursionError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecipeError(
             f"{file} is no lock of wheels: {' '.join(str(error).split())[:200]}",
             hint=Hint("delete it, then write it anew: ", ours("recipes pin")),

@@ -58,11 +58,20 @@ def test_what_is_written_is_read(wheels: dict[str, dict[str, str]]) -> None:
         '[[packages]]\nname = "a"\nversion = "1"\nwheels = [{ path = "a.whl", hashes = { sha256 = "00" } }]',
         '[[packages]]\nname = "a b"\nversion = "1"\nwheels = []',
         "a = " + "[" * 5000,
+        "a = " + "9" * 5000,
     ],
 )
 def test_what_is_no_lock_is_said(text: str) -> None:
     with pytest.raises(RecipeError, match=r"^lock is no lock of wheels"):
         parse_lock(text, "lock")
+
+
+def test_a_strangers_lock_costs_no_time() -> None:
+    """A key of many parts takes time that grows with the square of them."""
+    with pytest.raises(RecipeError, match="a key of more than 32 parts"):
+        parse_lock(f"packages = []\n{'a.' * 2000}a = 1\n", "lock")
+    with pytest.raises(RecipeError, match="more than 262,144 characters"):
+        parse_lock(f"packages = []\n#{'a' * 300_000}\n", "lock")
 
 
 def test_shipped_recipes_are_locked_for_both_processors() -> None:
