@@ -20,7 +20,7 @@ from packaging.utils import (
 from packaging.version import InvalidVersion, Version
 
 from spark_build.authoring.sdist_metadata import version_in
-from spark_build.errors import Hint, SourceError, UsageError, ours
+from spark_build.errors import Hint, RecipeError, SourceError, UsageError, ours
 from spark_build.files import CHUNK, sha256_of, text_of, write_atomically
 from spark_build.paths import Home
 from spark_build.recipes.model import Pin, Recipe, Source, Train
@@ -92,14 +92,13 @@ def sites(home: Home, train: str | None, names: Sequence[str]) -> list[Site]:
         raise UsageError(
             f"no train is named '{name}'{nearest(name, raws)}", hint=f"trains: {', '.join(raws)}"
         )
-    found = {
-        one: Site(recipe=one, path=files[name], keys=("components", one), raw=pin)
-        for one, pin in raws[name].get("components", {}).items()
-    }
+    components = raws[name].get("components", {})
+    _need_shape(isinstance(components, dict), files[name], ("components",), "a table")
+    found = {one: _site(one, files[name], ("components", one), pin) for one, pin in components.items()}
     for one, path in _files(home, "recipes").items():
         pin = _load(path).get("pin")
         if one not in found and isinstance(pin, dict):
-            found[one] = Site(recipe=one, path=path, keys=("pin",), raw=pin)
+            found[one] = _site(one, path, ("pin",), pin)
     for wanted in names:
         if wanted not in found:
             raise UsageError(
@@ -108,6 +107,22 @@ def sites(home: Home, train: str | None, names: Sequence[str]) -> list[Site]:
     shipped = home.data[-1] / "recipes"
     own = [one for one, site in found.items() if not site.path.is_relative_to(shipped)]
     return [found[name] for name in sorted(names or own or found)]
+
+
+def _site(recipe: str, path: Path, keys: Keys, raw: Any) -> Site:
+    """Return a component's pin. Raises RecipeError where its tables are something else."""
+    _need_shape(isinstance(raw, dict), path, keys, "a table")
+    sources, extra = raw.get("sources", []), raw.get("extra_sources", {})
+    is_list = isinstance(sources, list) and all(isinstance(source, dict) for source in sources)
+    _need_shape(is_list, path, (*keys, "sources"), "an array of tables")
+    is_table = isinstance(extra, dict) and all(isinstance(source, dict) for source in extra.values())
+    _need_shape(is_table, path, (*keys, "extra_sources"), "a table of tables")
+    return Site(recipe=recipe, path=path, keys=keys, raw=raw)
+
+
+def _need_shape(is_right: bool, path: Path, keys: Keys, shape: str) -> None:
+    if not is_right:
+        raise RecipeError(f"{'.'.join(map(str, keys))} must be {shape}", where=str(path))
 
 
 def chosen_by(home: Home, train: str | None, names: Sequence[str]) -> tuple[list[Site], list[str]]:

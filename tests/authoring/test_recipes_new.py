@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from spark_build.authoring import pins, recipe_set
-from spark_build.errors import SourceError
+from spark_build.errors import RecipeError, SourceError
 from spark_build.events import Event, Progress
 from spark_build.paths import _rooted
 from tests.conftest import SETUPTOOLS, TRAIN, Root
@@ -350,6 +350,31 @@ def test_check_finds_a_changed_file_and_a_moved_tag(root: Root, tmp_path: Path) 
     assert [row["state"] for row in json.loads(done.stdout)["pins"]] == ["changed", "changed"]
     assert real_hash(root) in done.stderr
     assert root.state() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("components = 3", "components"),
+        ("[components]\ntiny = 5", "components.tiny"),
+        ("[components.tiny]\nsources = 5", "components.tiny.sources"),
+        ("[components.tiny]\nsources = [5]", "components.tiny.sources"),
+        ("[components.tiny]\nextra_sources = 5", "components.tiny.extra_sources"),
+        ("[components.tiny.extra_sources]\nx = 5", "components.tiny.extra_sources"),
+    ],
+)
+def test_pins_of_another_shape_are_told_with_their_file(root: Root, text: str, key: str) -> None:
+    root.train(f'name = "t"\nsummary = "a train"\n{text}\n')
+    done = root.run("recipes", "pin", "--check")
+    assert done.returncode == RecipeError.exit_code, done.stderr
+    assert f"t.toml: {key} must be " in done.stderr
+
+
+def test_a_recipes_own_pin_of_another_shape(root: Root) -> None:
+    (root.folder / "recipes" / "odd.toml").write_text("[pin]\nsources = 5\n")
+    done = root.run("recipes", "pin", "--check")
+    assert done.returncode == RecipeError.exit_code, done.stderr
+    assert "odd.toml: pin.sources must be " in done.stderr
 
 
 def test_moving_a_pin(root: Root) -> None:
