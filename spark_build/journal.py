@@ -112,8 +112,10 @@ def write_crash_report(root: str | None, error: BaseException) -> Path | None:
     for folder in (_runs(root), Path(tempfile.gettempdir())):
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            path = folder / f"crash-{stamp}.txt"
-            path.write_text(text)
+            path = folder / f"crash-{stamp}-{os.getpid()}.txt"
+            # No link that somebody put there is followed; a path or an argument may be no text.
+            with path.open("x", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text)
         except OSError:
             continue
         return path

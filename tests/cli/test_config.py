@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,18 @@ def test_a_bug_is_reported_whatever_the_root(place: Path) -> None:
     report = write_crash_report("a\0b", ValueError("x"))
     assert report is not None
     report.unlink()
+
+
+def test_each_bug_has_a_report_of_its_own(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of a script crash in the same second; an argument may be no text."""
+    monkeypatch.setattr(sys, "argv", ["spark-build", "caf\udce9"])
+    reports = []
+    for number in range(4):
+        monkeypatch.setattr(os, "getpid", lambda number=number: 100_000 + number)
+        reports.append(write_crash_report(str(place), ValueError(str(number))))
+    texts = [report.read_text() for report in reports if report]
+    assert len(set(reports)) == len(texts) == 4
+    assert all(f"ValueError: {number}" in text and "caf\\udce9" in text for number, text in enumerate(texts))
 
 
 @pytest.mark.parametrize(
