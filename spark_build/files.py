@@ -387,6 +387,13 @@ def from_os_error(error: OSError, *, typed: bool = False) -> SparkBuildError | N
         return HostError(f"no permission{place}: {error.strerror}", hint=OWNER)
     if error.errno == errno.EIO:
         return HostError(f"the disk cannot be read or written{place}: {error.strerror}", hint=shell("dmesg"))
+    if error.errno == errno.EFBIG:
+        return HostError(
+            f"the file system takes no file that large{place}",
+            hint="export to a folder, or work on another file system; `ulimit -f` may be a limit, too",
+        )
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return HostError(f"too many files are open{place}", hint=Hint("raise `ulimit -n`, then ", GOES_ON))
     kind = UsageError if typed else HostError
     if error.errno == errno.ENAMETOOLONG:
         longest = max(path.parts, key=len, default="")
@@ -411,6 +418,8 @@ def _obstacle(number: int | None, path: Path) -> tuple[str, Path]:
                 return "a link leads nowhere", part
             if number in (errno.ENOTDIR, errno.EEXIST) and part.exists() and not part.is_dir():
                 return "a file stands where a folder would have to be", part
+    if number == errno.ELOOP:
+        return "a link stands where a file would have to be", path
     if number == errno.EISDIR:
         return "a folder stands where a file would have to be", path
     return "", path

@@ -421,6 +421,44 @@ def test_a_name_too_long_is_shown_and_only_the_typed_one_is_the_users_fault() ->
         assert "--root DIR" in hint_text(told.hint)
 
 
+def test_what_a_machine_refuses_is_no_bug() -> None:
+    def told(number: int) -> tuple[type, str, str]:
+        known = from_os_error(OSError(number, os.strerror(number), "/stick/x.tar"), typed=True)
+        assert known is not None
+        return type(known), known.message, hint_text(known.hint)
+
+    kind, message, hint = told(errno.EFBIG)
+    assert (kind, message) == (HostError, "the file system takes no file that large (/stick/x.tar)")
+    assert "export to a folder" in hint
+    kind, message, hint = told(errno.EMFILE)
+    assert (kind, message) == (HostError, "too many files are open (/stick/x.tar)")
+    assert "ulimit -n" in hint
+    assert told(errno.ELOOP)[:2] == (
+        UsageError,
+        "a link stands where a file would have to be (/stick/x.tar)",
+    )
+
+
+def test_a_link_in_the_way_of_an_export(built: Root, tmp_path: Path) -> None:
+    (tmp_path / "x").touch()
+    (tmp_path / "set.tar.part").symlink_to("x")
+    done = built.run("wheelhouse", "export", str(tmp_path / "set.tar"), "--without-spark-build")
+    assert done.returncode == UsageError.exit_code, done.stderr
+    assert lines_of(done.stderr) == [
+        f"error: a link stands where a file would have to be ({tmp_path / 'set.tar.part'})"
+    ]
+
+
+def test_an_export_larger_than_a_file_may_be(built: Root, tmp_path: Path) -> None:
+    limited = ["sh", "-c", 'ulimit -f 4; exec "$@"', "sh"]
+    words = built.command("wheelhouse", "export", str(tmp_path / "set.tar"), "--without-spark-build")
+    done = subprocess.run(
+        [*limited, *words], env=built.environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == HostError.exit_code, done.stderr
+    assert "takes no file that large" in lines_of(done.stderr)[0]
+
+
 def test_failing_compiler_names_the_error_and_keeps_the_log(tmp_path: Path) -> None:
     root = make_root(tmp_path, {**PROJECT, "native.c": "int broken(void) { return missing_name; }\n"})
     done = root.run("build", "tiny")
