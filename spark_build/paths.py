@@ -48,14 +48,19 @@ def _shipped() -> Path:
     return PACKAGE / "data"
 
 
-def folder_given(text: str, where: str) -> Path:
-    """Return the folder that a user names, `~` resolved. Raises UsageError for what can be none."""
-    if any(ord(letter) < ord(" ") or letter == "\x7f" for letter in text):
-        raise UsageError(f"{text!r} has control characters", where=where, hint="give a folder to work in")
+def path_given(text: str, where: str) -> Path:
+    """Return the path that a user names, `~` resolved. Raises UsageError where that is nobody's home."""
     try:
         return Path(text).expanduser()
     except RuntimeError as error:
         raise UsageError(f"{text}: there is no such user here", where=where, hint="give a path") from error
+
+
+def folder_given(text: str, where: str) -> Path:
+    """Return the folder that a user names, like `path_given`. Raises UsageError for what can be none."""
+    if any(ord(letter) < ord(" ") or letter == "\x7f" for letter in text):
+        raise UsageError(f"{text!r} has control characters", where=where, hint="give a folder to work in")
+    return path_given(text, where)
 
 
 def locate(root: str | None, *, is_named: bool = True) -> Home:

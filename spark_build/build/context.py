@@ -13,7 +13,7 @@ from spark_build.build import plan
 from spark_build.errors import UsageError
 from spark_build.events import Emit, ExpectedUsage
 from spark_build.machine import Limits, Machine
-from spark_build.paths import Home
+from spark_build.paths import Home, path_given
 from spark_build.recipes import evaluation
 from spark_build.recipes.loader import Catalogue
 from spark_build.recipes.model import Provision, Source, Step, Target, Train
@@ -94,7 +94,7 @@ def with_local_sources(setting: Context, folders: Mapping[str, str]) -> Context:
     components = dict(setting.train.components)
     for name, where in folders.items():
         setting.catalogue.recipe(name)
-        folder = Path(where).expanduser().absolute()
+        folder = path_given(where, f"--source {name}").absolute()
         if not folder.is_dir():
             raise UsageError(f"--source {name}={where}: there is no such folder")
         if name not in components:

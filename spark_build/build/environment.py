@@ -17,6 +17,7 @@ from spark_build.build.context import NOWHERE, Job, Outputs, Provided
 from spark_build.errors import StageError, UsageError, ours
 from spark_build.events import Note
 from spark_build.files import sha256_of
+from spark_build.paths import path_given
 from spark_build.probe import CUDA, SYSTEM_PATH, cuda_home
 from spark_build.process import capture
 from spark_build.recipes import evaluation
@@ -182,7 +183,7 @@ def no_folder(need: str, where: str) -> UsageError:
 
 def _at_path(provision: Provision) -> Provided:
     """Return an environment with the distribution in it, or a prefix."""
-    path = Path(provision.path).expanduser().absolute()
+    path = path_given(provision.path, f"--provide {provision.need}").absolute()
     if not path.is_dir():
         raise no_folder(provision.need, provision.path)
     python = path / "bin" / "python"

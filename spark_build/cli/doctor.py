@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +15,7 @@ from spark_build.cli.farm import FarmOptions, farm_options, reached, refuse_cert
 from spark_build.cli.hints import nothing_checked, typeable
 from spark_build.cli.options import Options, command, shared
 from spark_build.errors import Finding, Hint, HostError, NothingCheckedError, Severity, UsageError, ours
+from spark_build.paths import path_given
 
 if TYPE_CHECKING:
     from spark_build.build.context import Context
@@ -55,7 +55,7 @@ def doctor(
     if fix and not yes and not sys.stdin.isatty():
         raise UsageError("--fix asks before each command, and there is no terminal", hint="--fix --yes")
     if bundle is not None:
-        bundles.refuse_bundle(Path(bundle).expanduser())
+        bundles.refuse_bundle(path_given(bundle, "--bundle"))
     setting = options.setting()
     facts, findings = examine(MachineAccess(), setting, recipes, with_cluster=cluster)
     applied = _apply_fixes(findings, ask=not yes) if fix else []
@@ -67,7 +67,7 @@ def doctor(
     if fix:
         document["fixed"] = [{"command": command, "exit_code": code} for command, code in applied]
     if bundle is not None:
-        files = bundles.write_support_bundle(Path(bundle).expanduser(), setting.home, facts, rows)
+        files = bundles.write_support_bundle(path_given(bundle, "--bundle"), setting.home, facts, rows)
         document["bundle"] = {"path": bundle, "files": files}
     if options.json:
         render.print_json(document)

@@ -15,6 +15,7 @@ from spark_build.cli.hints import nothing_checked
 from spark_build.cli.options import Options, group, shared
 from spark_build.errors import Hint, PatchError, SourceError, ours
 from spark_build.events import Emit, Note, Progress
+from spark_build.paths import path_given
 from spark_build.reporting import Reporter, reporting
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def check(options: Options, recipes: tuple[str, ...], given: tuple[str, ...], of
 
 def _tree(text: str) -> tuple[str, Path]:
     name, _, folder = text.partition("=")
-    path = Path(folder).expanduser()
+    path = path_given(folder, f"--source {name}")
     if not name or not folder or not path.is_dir():
         raise click.UsageError(f"--source {text}: write NAME=DIR, with a folder that exists")
     return name, path.absolute()

@@ -330,10 +330,11 @@ def new(
     With -r FILE: one for every project that the file names, with versions that fit each other.
     """
     from spark_build.authoring.scaffold import Request, create, shadowed
+    from spark_build.paths import path_given
     from spark_build.recipes.loader import load
 
     home = options.home()
-    base = Path(folder).expanduser().absolute() if folder else _own_folder(home)
+    base = path_given(folder, "--in").absolute() if folder else _own_folder(home)
     if requirements is not None:
         if name or source != SourceOptions():
             raise UsageError(

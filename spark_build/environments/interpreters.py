@@ -20,6 +20,7 @@ from packaging.utils import parse_wheel_filename
 
 from spark_build import venv
 from spark_build.errors import Hint, HostError, StoreError, UsageError, ours, shell
+from spark_build.paths import path_given
 from spark_build.process import capture, run
 from spark_build.venv import clean_environment, find_uv
 from spark_build.wheelhouse.generations import Generation
@@ -86,8 +87,9 @@ def find_interpreter(wanted: str) -> Interpreter:
             if interpreter.version == wanted.removesuffix("t") or _short(interpreter.abi) == wanted:
                 return interpreter
         raise UsageError(f"there is no Python {wanted} on this machine", hint=_there_are(tuple(known())))
-    named = shutil.which(Path(wanted).expanduser()) if wanted else None
-    path = Path(named).absolute() if named else Path(wanted).expanduser().absolute()
+    path = path_given(wanted, "--python")
+    named = shutil.which(path) if wanted else None
+    path = Path(named or path).absolute()
     found = inspect(path / "bin" / "python" if path.is_dir() else path)
     if found is None:
         raise UsageError(f"--python {wanted} is no Python 3 that runs", hint=_there_are(tuple(known())))

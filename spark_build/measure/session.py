@@ -58,7 +58,7 @@ from spark_build.measure.verdict import (
     parse_reference,
     reference_for,
 )
-from spark_build.paths import Home
+from spark_build.paths import Home, path_given
 from spark_build.recipes.model import Recipe
 from spark_build.text import digest
 from spark_build.venv import compile_packages
@@ -134,7 +134,7 @@ def _arm(site: MeasureSite, folder: Path, device: Device, wish: ArmWish) -> Arm:
         place = site.home.runs / "arms" / f"public-{site.train}-{device}"
         return baseline_arm(site.home, site.train, place, site.emit, device=device)
     if wish.what != "wheelhouse":
-        return environment_arm(wish.name, Path(wish.what).expanduser())
+        return environment_arm(wish.name, path_given(wish.what, f"--arm {wish.name}"))
     if site.generation is None or not has_torch(site.generation):
         raise UsageError("the wheelhouse holds no torch to measure", hint=ours("build torch"))
     environment = folder / "wheelhouse-env"

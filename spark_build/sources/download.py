@@ -12,6 +12,7 @@ from pathlib import Path
 
 from spark_build.errors import GOES_ON, Hint, SourceError
 from spark_build.files import CHUNK, locked, sha256_of, sync_folder
+from spark_build.paths import path_given
 from spark_build.recipes.model import Source
 from spark_build.reporting import reporter
 from spark_build.sources import http
@@ -273,7 +274,7 @@ def _archive(source: Source, pinned: Pinned, indexes: Indexes, offline: bool) ->
     places: tuple[str, ...] = (source.url, *source.mirrors)
     # A file brought along for a machine without network counts here as it does for an sdist.
     for link in indexes.local().links if http.is_remote(source.url) else ():
-        path = Path(http.path_of(link)).expanduser() / pinned.filename
+        path = path_given(http.path_of(link), "pip's settings") / pinned.filename
         if pinned.is_at(path):
             return (path.absolute().as_uri(),)
     if offline or indexes.config.no_index:

@@ -6,7 +6,6 @@ import ssl
 import warnings
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
@@ -18,6 +17,7 @@ from urllib3.util.retry import Retry
 
 from spark_build import __version__
 from spark_build.errors import HostError, SourceError
+from spark_build.paths import path_given
 
 BUSY = (408, 429, 500, 502, 503, 504, 520, 524, 527)  # worth another try
 NETWORK_ERRORS = (requests.RequestException, HTTPError)
@@ -127,7 +127,7 @@ class Session(requests.Session):
 def _present(option: str, place: str) -> str:
     if not place:
         return ""
-    path = Path(place).expanduser()
+    path = path_given(place, f"pip's setting {option}")
     if not path.exists():
         raise HostError(
             f"pip's setting {option} names {path}, which does not exist",

@@ -25,6 +25,7 @@ from spark_build import venv
 from spark_build.errors import HostError, SourceError
 from spark_build.events import Emit, Note
 from spark_build.files import sha256_of
+from spark_build.paths import path_given
 from spark_build.process import run
 from spark_build.sources import http
 from spark_build.sources.http import PipConfig
@@ -273,7 +274,7 @@ def remote(project: str, place: str, session: http.Session, *, flat: bool) -> Se
 
 def local(project: str, place: str, *, flat: bool) -> Sequence[IndexFile]:
     """Return a project's files in a folder, page or file, given as path or file: URL."""
-    path = Path(http.path_of(place)).expanduser()
+    path = path_given(http.path_of(place), "pip's settings")
     if not path.exists():
         raise IndexUnavailableError("there is no such folder")
     if not flat:

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from spark_build.decoding import decoder
 from spark_build.errors import AGAIN, Hint, HostError, SparkBuildError, StoreError, UsageError, ours
 from spark_build.files import locked, open_made, write_atomically
-from spark_build.paths import Home
+from spark_build.paths import Home, path_given
 from spark_build.recipes.model import Provision, Target
 from spark_build.reporting import reporter
 from spark_build.wheelhouse import generations, trust
@@ -122,7 +122,7 @@ def _check(name: str, url: str) -> None:
 def add(wheelhouse: Path, name: str, url: str, *, push: bool, key: Path | None) -> Remote:
     """Add a remote store; a `key` must sign. Raises UsageError."""
     if "://" not in url:
-        url = f"file://{Path(url).expanduser().absolute()}"
+        url = f"file://{path_given(url, name).absolute()}"
     url = url.rstrip("/")
     _check(name, url)
     parts = urlsplit(url)

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from spark_build.environments.interpreters import find_interpreter
 from spark_build.errors import UsageError
 from spark_build.paths import locate
+from spark_build.sources import http, simple_api
+from tests.helpers.commands import CLI, invoke
 
 
 @pytest.fixture
@@ -33,6 +36,35 @@ def test_a_home_that_was_named_is_taken_there_too(project: Path, monkeypatch: py
     home = locate(None)
     assert home.wheelhouse == project.parent / "big-disk/wheelhouse"
     assert home.find("recipes/mine.toml") == project / "recipes/mine.toml"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("remotes", "add", "lab", "~nosuch/x"),
+        ("patches", "check", "--source", "onnx=~nosuch/x"),
+        ("doctor", "--bundle", "~nosuch/x.tar"),
+        ("recipes", "new", "x", "--sdist", "a==1", "--in", "~nosuch/x"),
+        ("plan", "onnx", "--source", "onnx=~nosuch/x"),
+        ("plan", "torchvision", "--provide", "torch=~nosuch/x"),
+    ],
+    ids=" ".join,
+)
+def test_a_home_of_nobody_is_a_mistyped_path(project: Path, words: tuple[str, ...]) -> None:
+    done = invoke([*CLI, "--root", str(project / "root"), *words], cwd=project.parent)
+    assert done.returncode == UsageError.exit_code, done.stderr
+    assert "~nosuch/" in done.stderr
+    assert "there is no such user here" in done.stderr
+
+
+def test_a_home_of_nobody_in_what_is_read_later() -> None:
+    for read in (
+        lambda: find_interpreter("~nosuch/bin/python"),
+        lambda: simple_api.local("tiny", "~nosuch/links", flat=True),
+        lambda: http._present("cert", "~nosuch/cert.pem"),
+    ):
+        with pytest.raises(UsageError, match=r"^~nosuch/.*: there is no such user here"):
+            read()
 
 
 def test_root_is_alone(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
