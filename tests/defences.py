@@ -387,8 +387,8 @@ DEFENCES = (
     Fault(
         name="a removed signer still trusted",
         module="spark_build.wheelhouse.trust",
-        old='if not (found := _LINE.fullmatch(line)) or found[1].split(",")[0] != name\n',
-        new="if True\n",
+        old="if (one := _signer_of(line)) is None or one.name != name]\n",
+        new="]\n",
         tests=("test_nothing_is_taken_from_whom_nobody_trusts", "test_a_trusted_signer"),
         attacks=("a signer is no longer trusted",),
     ),

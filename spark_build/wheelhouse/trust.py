@@ -52,8 +52,13 @@ def signers(wheelhouse: Path) -> tuple[Signer, ...]:
         lines = file_of(wheelhouse).read_text().splitlines()
     except FileNotFoundError:
         return ()
-    found = (_LINE.fullmatch(line.strip()) for line in lines)
-    return tuple(Signer(name=one[1].split(",")[0], key=one[2]) for one in found if one)
+    return tuple(one for line in lines if (one := _signer_of(line)))
+
+
+def _signer_of(line: str) -> Signer | None:
+    """Return the signer of a line; None for a comment. ssh-keygen passes over blanks before it, too."""
+    found = _LINE.fullmatch(line.strip())
+    return Signer(name=found[1].split(",")[0], key=found[2]) if found else None
 
 
 def is_trusted(wheelhouse: Path, record: Mapping[str, Any]) -> bool:
@@ -99,9 +104,7 @@ def remove(wheelhouse: Path, name: str) -> tuple[Signer, ...]:
     if not gone:
         raise UsageError(f"nobody is trusted as {name!r}", hint=ours("wheelhouse trust list"))
     with _changing(wheelhouse) as lines:
-        lines[:] = [
-            line for line in lines if not (found := _LINE.fullmatch(line)) or found[1].split(",")[0] != name
-        ]
+        lines[:] = [line for line in lines if (one := _signer_of(line)) is None or one.name != name]
     return gone
 
 

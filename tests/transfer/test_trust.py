@@ -443,6 +443,18 @@ def test_trust_is_kept_as_ssh_keeps_it(sent: Sent, tmp_path: Path) -> None:
     assert file.read_text().startswith("# ours\n")
 
 
+def test_a_line_with_blanks_before_it_goes_too(sent: Sent, tmp_path: Path) -> None:
+    """ssh-keygen passes over them, so its key would still be accepted."""
+    trust.add(tmp_path, "alice", public(sent.alice))
+    file = trust.file_of(tmp_path)
+    file.write_text(f"  \t{file.read_text()}")
+    signature = trust.sign(b"data", sent.alice)
+    assert trust.verify(tmp_path, b"data", signature).name == "alice"
+    trust.remove(tmp_path, "alice")
+    assert trust.verify(tmp_path, b"data", signature).name == ""
+    assert file.read_text() == ""
+
+
 def test_whom_nobody_can_trust(sent: Sent, tmp_path: Path) -> None:
     wheelhouse = tmp_path / "wheelhouse"
     (tmp_path / "two.pub").write_text(public(sent.alice).read_text() * 2)
