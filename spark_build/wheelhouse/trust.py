@@ -48,11 +48,15 @@ def file_of(wheelhouse: Path) -> Path:
 
 def signers(wheelhouse: Path) -> tuple[Signer, ...]:
     """Return all trusted signers, in the file's order."""
+    return tuple(one for line in _lines(file_of(wheelhouse)) if (one := _signer_of(line)))
+
+
+def _lines(file: Path) -> list[str]:
+    """Return the file's lines; a comment may be in any encoding."""
     try:
-        lines = file_of(wheelhouse).read_text().splitlines()
+        return file.read_text(errors="surrogateescape").splitlines()
     except FileNotFoundError:
-        return ()
-    return tuple(one for line in lines if (one := _signer_of(line)))
+        return []
 
 
 def _signer_of(line: str) -> Signer | None:
@@ -114,9 +118,9 @@ def _changing(wheelhouse: Path) -> Any:
     file = file_of(wheelhouse)
     make_folder(file.parent)
     with locked(file.parent / "lock", purpose="changing who is trusted"):
-        lines = file.read_text().splitlines() if file.exists() else []
+        lines = _lines(file)
         yield lines
-        write_atomically(file, "".join(f"{line}\n" for line in lines))
+        write_atomically(file, "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape"))
 
 
 def require_key(key: Path) -> None:

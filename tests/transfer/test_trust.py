@@ -455,6 +455,16 @@ def test_a_line_with_blanks_before_it_goes_too(sent: Sent, tmp_path: Path) -> No
     assert file.read_text() == ""
 
 
+def test_a_comment_in_another_encoding_stays_as_it_is(sent: Sent, tmp_path: Path) -> None:
+    file = trust.file_of(tmp_path)
+    file.parent.mkdir()
+    file.write_bytes(b"# f\xfcr uns\n")
+    trust.add(tmp_path, "alice", public(sent.alice))
+    assert [one.name for one in trust.signers(tmp_path)] == ["alice"]
+    trust.remove(tmp_path, "alice")
+    assert file.read_bytes() == b"# f\xfcr uns\n"
+
+
 def test_whom_nobody_can_trust(sent: Sent, tmp_path: Path) -> None:
     wheelhouse = tmp_path / "wheelhouse"
     (tmp_path / "two.pub").write_text(public(sent.alice).read_text() * 2)
