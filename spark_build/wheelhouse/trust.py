@@ -180,8 +180,11 @@ def key_of(signature: bytes) -> str:
     blob = base64.b64decode(armored[1] if armored else "")
     if not blob.startswith(b"SSHSIG\0\0\0\1"):
         raise ValueError("no SSHSIG of version 1")
-    key = _string(blob[10:])
-    return f"{_string(key).decode()} {base64.b64encode(key).decode()}"
+    blob = _string(blob[10:])
+    key = f"{_string(blob).decode()} {base64.b64encode(blob).decode()}"
+    if not re.fullmatch(_KEY, key):
+        raise ValueError("no kind of key that ssh has")
+    return key
 
 
 def _string(blob: bytes) -> bytes:

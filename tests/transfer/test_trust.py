@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import os
@@ -297,8 +298,18 @@ def test_what_nobody_vouches_for_is_not_checked_for_minutes(sent: Sent, there: H
     refused(there, sealed(tmp_path / "hers.tar", top, dict(files), key=sent.alice), "is none of ours")
 
 
+ARMORED = "-----BEGIN SSH SIGNATURE-----\n{}\n-----END SSH SIGNATURE-----\n"
+
+
+def of_kind(kind: bytes) -> bytes:
+    """A signature by a key of this kind, of which nothing else is there."""
+    key = len(kind).to_bytes(4, "big") + kind
+    blob = b"SSHSIG\0\0\0\1" + len(key).to_bytes(4, "big") + key
+    return ARMORED.format(base64.b64encode(blob).decode()).encode()
+
+
 @pytest.mark.parametrize(
-    "data", [b"", b"x", b"\xff", b"-----BEGIN SSH SIGNATURE-----\nU1NIU0lH\n-----END SSH SIGNATURE-----\n"]
+    "data", [b"", b"x", b"\xff", ARMORED.format("U1NIU0lH").encode(), of_kind(b" "), of_kind(b"dsa\nssh x")]
 )
 def test_what_is_no_signature(data: bytes, sent: Sent, there: Home, tmp_path: Path) -> None:
     top, files = taken_apart(sent.archive)
