@@ -154,6 +154,14 @@ DEFENCES = (
         attacks=("a configure step plants a link",),
     ),
     Fault(
+        name="any build.log taken into a support bundle",
+        module="spark_build.doctor.support",
+        old=""" if log.is_file() and not log.is_symlink()""",
+        new="",
+        tests=("test_a_bundle_takes_no_log_that_a_build_planted",),
+        attacks=("a build leaves a log of its own, or a link",),
+    ),
+    Fault(
         name="links out of a tree followed into the prefix",
         module="spark_build.build.backends",
         old="    if not path.resolve().is_relative_to(folder.resolve()):\n",

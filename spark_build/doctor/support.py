@@ -18,7 +18,7 @@ from spark_build import __version__
 from spark_build.build import sandbox
 from spark_build.doctor.model import Facts
 from spark_build.errors import Finding, HintStep, UsageError
-from spark_build.files import write_atomically
+from spark_build.files import open_made, write_atomically
 from spark_build.journal import EVENTS
 from spark_build.paths import Home
 from spark_build.process import interactive
@@ -65,9 +65,12 @@ def _parts(home: Home, facts: Facts, findings: Sequence[Mapping[str, object]]) -
     yield "versions.json", _json(_versions())
     yield "environment.json", _json({name: value for name, value in os.environ.items() if _concerns(name)})
     yield from _run(home)
-    logs = [*home.build.glob("*/*/build.log"), *home.build.glob("*/*/*/build.log")]
-    for log in _newest(logs)[:LOGS]:
-        yield f"logs/{'-'.join(log.relative_to(home.build).parts[:2])}.log", _text(log)
+    # Deeper ones are a build's own; without a sandbox it may have put anything in the place of ours.
+    logs = _newest(
+        [log for log in home.build.glob("*/*/build.log") if log.is_file() and not log.is_symlink()]
+    )
+    for log in logs[:LOGS]:
+        yield f"logs/{log.parent.parent.name}-{log.parent.name}.log", _text(log)
 
 
 def _run(home: Home) -> Iterator[tuple[str, str]]:
@@ -90,7 +93,7 @@ def _newest(paths: Sequence[Path]) -> list[Path]:
 
 def _text(path: Path) -> str:
     """Return the end of a file without secrets; JSON stays valid JSON."""
-    with path.open("rb") as file:
+    with open_made(path) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - LONGEST))
         text = file.read().decode(errors="replace")

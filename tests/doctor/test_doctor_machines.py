@@ -26,11 +26,12 @@ from spark_build.doctor.model import (
     PlanRequirements,
     install_line,
 )
-from spark_build.doctor.support import safe_line
+from spark_build.doctor.support import safe_line, write_support_bundle
 from spark_build.errors import Finding, UsageError
 from spark_build.machine import Limits
 from tests.helpers.commands import hint_text
 from tests.helpers.machines import Simulated, diagnose
+from tests.helpers.wheelhouse import home_in
 
 STACK = ("torch", "torchvision", "torchaudio", "triton", "flash-attn", "onnx")
 Change = Callable[[Facts], Facts]
@@ -609,3 +610,19 @@ def test_the_machines_are_said_to_be_what_they_are() -> None:
         if folder.is_dir():
             assert f"**{folder.name}**" in readme
             json.loads((folder / "machine.json").read_text())
+
+
+def test_a_bundle_takes_no_log_that_a_build_planted(spark: Facts, tmp_path: Path) -> None:
+    """Also in the sandbox it may write to its own src/, and without one anywhere."""
+    home, outside = home_in(tmp_path), tmp_path / "outside"
+    outside.write_text("a private key")
+    for name in ("tiny/a/src", "tiny/b", "tiny/c", "tiny/d"):
+        (home.build / name).mkdir(parents=True)
+    (home.build / "tiny/a/build.log").write_text("what was built\n")
+    (home.build / "tiny/a/src/build.log").symlink_to(outside)
+    (home.build / "tiny/b/build.log").symlink_to(outside)
+    (home.build / "tiny/c/build.log").mkdir()
+    (home.build / "tiny/d/build.log").symlink_to("nowhere")
+    names = write_support_bundle(tmp_path / "b.tar", home, spark, [])
+    assert [name for name in names if name.startswith("logs/")] == ["logs/tiny-a.log"]
+    assert b"a private key" not in (tmp_path / "b.tar").read_bytes()
