@@ -89,9 +89,12 @@ def measure_burn_in(
     with resumed(site, wish, "burn-in") as (folder, seed, begun):
         settings = plan_burn_in(replace(wish, seed=seed), script)
         arms = _arms(site, folder, wish)
-        begun(settings.seed)
+        lock = begun(settings.seed)
         battery = _battery(site, recipes, arms, folder, wish.mode) if wish.arm else ()
-        return burn_in(settings, arms, folder, site.emit, checks=(*checks, *battery), references=references)
+        everything = (*checks, *battery)
+        return burn_in(
+            settings, arms, folder, site.emit, checks=everything, references=references, keep=(lock,)
+        )
 
 
 def script_of(home: Home, name: str) -> Path:
@@ -175,28 +178,47 @@ def references_of(home: Home) -> list[Reference]:
 @contextlib.contextmanager
 def resumed(
     site: MeasureSite, wish: MeasureRequest, what: str
-) -> Iterator[tuple[Path, int | None, Callable[[int], None]]]:
+) -> Iterator[tuple[Path, int | None, Callable[[int], int]]]:
     """Yield folder and seed of the run of this wish that was interrupted, else of a new one.
 
-    The third keeps the seed: from then on until the block ends well, the same wish is taken up again.
+    The third keeps the seed: from then on until the block ends well, the same wish is taken up again. It
+    returns the descriptor of the folder's lock. A run that is still measuring is waited for.
     """
     number = None if site.generation is None else str(site.generation.folder)
     named = digest([site.train, number, asdict(replace(wish, seed=None))])[:12]
     unfinished = site.home.runs / f"unfinished-{what}-{named}.json"
-    folder: Path | None = None
-    seed = wish.seed
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        known = json.loads(unfinished.read_text())
+    with contextlib.ExitStack() as held:
+
+        def hold(folder: Path) -> int:
+            return held.enter_context(locked(folder / ".lock", purpose=f"the {what} of {folder.name}"))
+
+        lock: int | None = None
+        while found := _unfinished(unfinished, wish.seed):
+            lock = hold(found[0])
+            if _unfinished(unfinished, wish.seed) == found:
+                site.emit(Note(message=f"going on with the {what} of {found[0].name}"))
+                break
+            held.close()  # it ended while we waited
+            lock = None
+        place, seed = found or (new_run(site.home.runs), wish.seed)
+
+        def begun(kept: int) -> int:
+            # Nobody else knows a new folder before: what is refused until then leaves none.
+            own = hold(place) if lock is None else lock
+            write_atomically(unfinished, json.dumps({"folder": str(place), "seed": kept}))
+            return own
+
+        yield place, seed, begun
+        unfinished.unlink(missing_ok=True)
+
+
+def _unfinished(file: Path, seed: int | None) -> tuple[Path, int] | None:
+    """Return folder and seed of the unfinished run in a file; None where another seed is asked for."""
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        known = json.loads(file.read_text())
         if Path(known["folder"]).is_dir() and seed in (None, int(known["seed"])):
-            folder, seed = Path(known["folder"]), int(known["seed"])
-            site.emit(Note(message=f"going on with the {what} of {folder.name}"))
-    place = folder or new_run(site.home.runs)
-    yield (
-        place,
-        seed,
-        lambda kept: write_atomically(unfinished, json.dumps({"folder": str(place), "seed": kept})),
-    )
-    unfinished.unlink(missing_ok=True)
+            return Path(known["folder"]), int(known["seed"])
+    return None
 
 
 NO_FP16 = "FP16 is left out: a CPU computes it at 1 GFLOP/s or less, which says nothing about a build"
@@ -270,11 +292,13 @@ def burn_in(
     *,
     checks: Sequence[Check] = (),
     references: Sequence[Reference] = (),
+    keep: Sequence[int] = (),
 ) -> BurnIn:
     """Measure the arms (a baseline, perhaps a candidate; the A/A control is added) and judge.
 
     Leaves rounds, burn-in.json and report.html in `folder`; run again with the same settings it
-    goes on where it stopped. `checks` of the operator battery count in the verdict.
+    goes on where it stopped. `checks` of the operator battery count in the verdict; `keep`: descriptors of
+    locks, which last as long as what runs.
     """
     require_packages("a burn-in")
     everyone = _with_control(arms)
@@ -282,30 +306,29 @@ def burn_in(
     told = (*settings.notes, *prepare_memory(settings.device))
     for note in (*told, *_expected(settings, len(everyone))):
         emit(Note(message=note))
-    with locked(folder / ".lock", purpose="burn-in") as lock:
-        if any(check.status == "fail" for check in checks):
-            emit(Note(message="an operator check failed: no round is measured, speed would not matter"))
-            order = ()
-        program = _program(settings, everyone, len(order), references, emit)
-        rounds, breaks = run_rounds(program, everyone, order, folder, emit, keep=(lock,))
-        emit(BurnInFinished())
-        planned = len(rounds) if rounds and narrow_enough(settings, everyone, rounds) else len(order)
-        kernels = {}
-        if settings.device == "cuda" and rounds and len(rounds) == planned:
-            kernels = name_kernels(settings, everyone, folder, keep=(lock,))
-        result = replace(
-            _judged(settings, everyone, planned, rounds, breaks, checks, references),
-            notes=told,
-            kernels=kernels,
-            folder=str(folder),
-            report=str(folder / "report.html"),
-        )
-        from spark_build.measure.report.burn_in_report import burn_in_report
+    if any(check.status == "fail" for check in checks):
+        emit(Note(message="an operator check failed: no round is measured, speed would not matter"))
+        order = ()
+    program = _program(settings, everyone, len(order), references, emit)
+    rounds, breaks = run_rounds(program, everyone, order, folder, emit, keep=keep)
+    emit(BurnInFinished())
+    planned = len(rounds) if rounds and narrow_enough(settings, everyone, rounds) else len(order)
+    kernels = {}
+    if settings.device == "cuda" and rounds and len(rounds) == planned:
+        kernels = name_kernels(settings, everyone, folder, keep=keep)
+    result = replace(
+        _judged(settings, everyone, planned, rounds, breaks, checks, references),
+        notes=told,
+        kernels=kernels,
+        folder=str(folder),
+        report=str(folder / "report.html"),
+    )
+    from spark_build.measure.report.burn_in_report import burn_in_report
 
-        write_atomically(folder / "burn-in.json", json.dumps(burn_in_json(result, raw=True)))
-        report = burn_in_report(result)
-        write_atomically(folder / "report.md", report.markdown())
-        write_atomically(folder / "report.html", report.html())
+    write_atomically(folder / "burn-in.json", json.dumps(burn_in_json(result, raw=True)))
+    report = burn_in_report(result)
+    write_atomically(folder / "report.md", report.markdown())
+    write_atomically(folder / "report.html", report.html())
     return result
 
 

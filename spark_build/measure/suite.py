@@ -18,7 +18,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from spark_build.errors import Hint, HostError, UsageError, ours
 from spark_build.events import Emit, Note
-from spark_build.files import locked, write_atomically
+from spark_build.files import write_atomically
 from spark_build.measure import session
 from spark_build.measure.comparison import LARGEST
 from spark_build.measure.csv_io import csv_of
@@ -102,7 +102,7 @@ def measure_suite(site: session.MeasureSite, wish: SuiteRequest) -> Bench:
     with session.resumed(site, wish, "run") as (folder, seed, begun):
         settings = plan_suite(replace(wish, seed=seed), script)
         arms = arms_of(site, folder, wish)
-        begun(settings.seed)
+        lock = begun(settings.seed)
         order = drawn_order([arm.name for arm in arms], settings.pairs, settings.seed)
         notes = [*settings.notes, *prepare_memory(settings.device)]
         for note in notes:
@@ -115,9 +115,8 @@ def measure_suite(site: session.MeasureSite, wish: SuiteRequest) -> Bench:
                 site.emit(Note(message=remark))
                 notes.append(remark)
 
-        with locked(folder / ".lock", purpose="bench") as lock:
-            program = program_of(settings, before, references)
-            rounds, breaks = run_rounds(program, arms, order, folder, site.emit, keep=(lock,))
+        program = program_of(settings, before, references)
+        rounds, breaks = run_rounds(program, arms, order, folder, site.emit, keep=(lock,))
         scope = session.scope_of(settings, rounds)
         result = Bench(
             settings=settings,

@@ -1,5 +1,6 @@
 """Burn-ins with a real CPU build of torch, tiny: seconds, not minutes."""
 
+import contextlib
 import dataclasses
 import json
 import stat
@@ -18,6 +19,8 @@ from spark_build.measure.model import Arm, BurnIn, Settings, burn_in_json
 from spark_build.measure.request import BurnInRequest
 from spark_build.measure.verdict import exit_code
 from spark_build.paths import Home
+from spark_build.reporting import Reporter, reporting
+from tests.helpers.wheelhouse import home_in
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "bench" / "gemm.py"
@@ -153,6 +156,41 @@ def script(folder: Path, name: str, body: str) -> str:
     file.write_text(f"#!/bin/sh\n{body}\n")
     file.chmod(file.stat().st_mode | stat.S_IXUSR)
     return str(file)
+
+
+def waits(_message: str) -> None:
+    raise BlockingIOError
+
+
+def interrupted(site: session.MeasureSite) -> Path:
+    with contextlib.suppress(KeyboardInterrupt), session.resumed(site, asked(), "burn-in") as run:
+        run[2](6)
+        (run[0] / "rounds").mkdir()
+        raise KeyboardInterrupt
+    return run[0]
+
+
+def test_the_same_wish_waits_for_the_run_that_measures(tmp_path: Path) -> None:
+    """What it makes anew in the run's folder, the other one is measuring in."""
+    site = session.MeasureSite(home=home_in(tmp_path), train="2.13", generation=None, emit=lambda _: None)
+    wish, told = asked(), []
+    with contextlib.ExitStack() as first:
+        _, seed, begun = first.enter_context(session.resumed(site, wish, "burn-in"))
+        assert seed is None
+        begun(5)
+        with reporting(Reporter(waits)), pytest.raises(BlockingIOError):
+            first.enter_context(session.resumed(site, wish, "burn-in"))
+
+        def finish(message: str) -> None:
+            told.append(message)
+            first.close()
+
+        with reporting(Reporter(finish)), session.resumed(site, wish, "burn-in") as second:
+            assert second[1] is None, "the first ended well: this is a new run"
+    assert "burn-in" in told[0]
+    folder = interrupted(site)
+    with session.resumed(site, wish, "burn-in") as (again, seed, _):
+        assert (again, seed) == (folder, 6)
 
 
 def test_crashes_hangs_and_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
