@@ -147,7 +147,9 @@ def _is_right(path: Path, member: Member) -> bool:
 def _write_file(member: Member, path: Path, counter: Counter) -> None:
     make_folder(path.parent)
     part = path.with_name(path.name + PART) if path.suffix != PART else path
-    with part.open("wb", buffering=0) as out:
+    part.unlink(missing_ok=True)  # what an interrupted one left, or a link of whoever had the stick
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+    with os.fdopen(descriptor, "wb", buffering=0) as out:
         for chunk in member.content():
             out.write(chunk)
             counter.add(len(chunk))

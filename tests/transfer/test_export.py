@@ -254,6 +254,19 @@ def test_a_folder_with_anything_else_is_left_alone(parcel: Bundle, tmp_path: Pat
     assert snapshot(tmp_path) == before
 
 
+@pytest.mark.parametrize("name", ["wheel", "manifest.json"])
+def test_no_link_on_a_stick_is_written_through(parcel: Bundle, tmp_path: Path, name: str) -> None:
+    name = parcel.wheels[0].filename if name == "wheel" else name
+    mine, stick = tmp_path / "bashrc", tmp_path / "stick"
+    mine.write_text("mine")
+    stick.mkdir()
+    (stick / f"{name}.part").symlink_to(mine)
+    write_folder(parcel, stick)
+    assert mine.read_text() == "mine"
+    assert not (stick / name).is_symlink()
+    assert not list(stick.rglob("*.part"))
+
+
 def test_a_newer_export_replaces_the_older_in_a_folder(
     house: tuple[Home, Generation], tmp_path: Path
 ) -> None:
