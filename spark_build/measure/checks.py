@@ -15,7 +15,7 @@ from spark_build import __version__
 from spark_build.environments.create import install
 from spark_build.errors import RecipeError
 from spark_build.events import Emit, StageFinished, StageResult, StageStarted
-from spark_build.files import locked, remove_tree
+from spark_build.files import remove_tree
 from spark_build.measure.model import Check
 from spark_build.measure.telemetry import MARK
 from spark_build.paths import Home
@@ -39,8 +39,7 @@ def verify(
     again: bool,
 ) -> tuple[tuple[Check, ...], bool]:
     """Return the checks and whether they ran now; a verified generation keeps its result unless `again`."""
-    lock = generation.folder.parent.parent / "verify.lock"
-    with locked(lock, purpose=f"verifying generation {generation.number}"):
+    with generations.verifying(generation):
         known = None if again else generations.checks_of(generation)
         if known is not None:
             return tuple(Check(**row) for row in known), False

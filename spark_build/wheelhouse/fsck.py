@@ -154,7 +154,9 @@ def _digest(work: tuple[StoreEntry, Path, str, int]) -> str:
         return ""
 
 
-OWN = frozenset({"current", "generations", "lock", "pages", generations.IMPORTS, generations.PINS})
+OWN = frozenset(
+    {"current", "generations", "pages", *generations.LOCKS, generations.IMPORTS, generations.PINS}
+)
 EXTRAS = frozenset({MANIFEST, VERDICT, "index"})
 Find = Callable[[str], StoredWheel | None]  # the wheel of a store entry, by key
 

@@ -215,6 +215,12 @@ def test_what_is_being_made_is_no_leftover(tmp_path: Path) -> None:
     assert [fault.finding.rule for fault in look(home)] == ["unfinished"]
 
 
+def test_a_verification_that_runs_is_no_fault(tmp_path: Path) -> None:
+    home, generation = demo(tmp_path)
+    with generations.verifying(generation):
+        assert look(home, repair=True) == ()
+
+
 def test_a_wheel_that_was_rebuilt_under_its_key(tmp_path: Path) -> None:
     """Other bytes under the same key: the generation that shows the old ones says so."""
     home, made = demo(tmp_path)
