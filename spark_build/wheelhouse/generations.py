@@ -349,9 +349,10 @@ def checks_of(generation: Generation) -> list[dict[str, Any]] | None:
 
 
 def write_verdict(generation: Generation, verdict: dict[str, Any]) -> None:
-    """Write the result of a verification beside the wheels."""
+    """Write the result of a verification beside the wheels; none of a generation that was collected."""
     with changing(generation.folder.parent.parent, "keeping a verdict"):
-        write_atomically(generation.folder / VERDICT, json.dumps(verdict, indent=1) + "\n")
+        if (generation.folder / MANIFEST).is_file():
+            write_atomically(generation.folder / VERDICT, json.dumps(verdict, indent=1) + "\n")
 
 
 PINS = "pins"

@@ -15,7 +15,15 @@ from spark_build.errors import StoreError
 from spark_build.files import LockTimeout, locked
 from spark_build.paths import Home
 from spark_build.wheelhouse import generations
-from spark_build.wheelhouse.generations import Generation, current, read, verdict_of, write_verdict
+from spark_build.wheelhouse.generations import (
+    Generation,
+    current,
+    discard,
+    numbers,
+    read,
+    verdict_of,
+    write_verdict,
+)
 from spark_build.wheels.model import StoredWheel
 from tests.helpers.wheelhouse import (
     VIEW,
@@ -240,6 +248,14 @@ def test_a_verdict_is_kept_with_its_generation(tmp_path: Path) -> None:
     assert verdict_of(first) == {"verdict": "UPLIFT"}
     assert verdict_of(publish(home, first.wheels[:1])) is None
     assert read(first.folder) == first
+
+
+def test_a_generation_that_is_gone_does_not_come_back_with_its_verdict(tmp_path: Path) -> None:
+    home, first = demo_house(tmp_path)
+    second = publish(home, first.wheels[:1])
+    discard(first.folder)
+    write_verdict(first, {"verdict": "UPLIFT"})
+    assert numbers(second.folder.parent.parent) == [second.number]
 
 
 # --- moving -----------------------------------------------------------------------------------------
