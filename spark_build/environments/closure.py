@@ -237,7 +237,9 @@ def _refusal(folder: Path, wheels: Sequence[StoredWheel], target: Target) -> str
         if not _is_here(target):
             place = f"{wheels_model.machine_of(target)}-manylinux_2_{wheels_model.GLIBC_MINOR}"
             command += ["--python-version", wheels_model.python_version(target), "--python-platform", place]
-        sources = ["--no-index", "--find-links", str(folder), "--only-binary", ":all:"]
+        # Of a path, uv takes what follows # for a fragment.
+        links = folder.absolute().as_uri()
+        sources = ["--no-index", "--find-links", links, "--only-binary", ":all:"]
         done = run([*command, *sources, str(wanted)], cwd=Path(scratch), env=unconfigured())
     return "" if done.returncode == 0 else error_in(done.output)
 

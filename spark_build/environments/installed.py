@@ -333,7 +333,9 @@ def fill(installer: InstallerName, folder: Path, source: Path, wheels: Sequence[
     with tempfile.TemporaryDirectory(prefix=venv.SCRATCH, dir=folder) as scratch:
         listed = Path(scratch, "requirements.txt")
         listed.write_text(requirements(wheels))
-        found = ["--no-index", "--find-links", str(source)]
+        # Of a path, uv takes what follows # for a fragment.
+        links = source.absolute().as_uri() if installer == "uv" else str(source)
+        found = ["--no-index", "--find-links", links]
         options = [*found, "--no-deps", "--require-hashes", "-r", str(listed)]
         if installer == "uv":
             done = venv.uv(folder, ["install", "--no-build", *options])

@@ -61,6 +61,13 @@ def test_exactly_what_is_needed(house: Generation, tmp_path: Path, installer: st
     assert run_in(folder, "import demo, helper; print(demo.VERSION, helper.VERSION)") == "1.0 1.5"
 
 
+def test_a_root_whose_name_is_no_url(tmp_path: Path, installer: str) -> None:
+    """Of a path, uv takes what follows # for a fragment, and %20 for a blank."""
+    _, generation = demo_house(tmp_path / "a b#c%20d")
+    installed = install(generation, tmp_path / "env", ["demo"], with_pip=False, installer=installer)
+    assert installed == ("demo==1.0", "helper==1.5")
+
+
 def test_extras_and_several_names(house: Generation, tmp_path: Path) -> None:
     install(house, tmp_path / "env", ["Demo[x]", "lonely>=2"], with_pip=False)
     assert run_in(tmp_path / "env", INSTALLED) == "demo==1.0 helper==1.5 lonely==3.0 more==2.0"

@@ -46,6 +46,11 @@ def test_a_complete_set(tmp_path: Path, target: Target) -> None:
     assert prove_installable(generation, target) == ()
 
 
+def test_a_folder_whose_name_is_no_url(tmp_path: Path) -> None:
+    generation = house(tmp_path / "a b#c%20d", [("demo", "1.0", [])])
+    assert prove_installable(generation, HERE) == ()
+
+
 def test_what_is_missing_is_named_with_who_requires_it(tmp_path: Path) -> None:
     generation = house(
         tmp_path,
