@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from packaging.requirements import Requirement
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from spark_build import venv
@@ -365,6 +365,12 @@ def add_pip(folder: Path) -> None:
 
 
 def merged(asked: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
-    """Return both requests together; a later one for the same package replaces the earlier."""
-    wishes = {canonicalize_name(Requirement(text).name): text for text in (*asked, *more)}
+    """Return both requests together; a later one for the same package replaces the earlier.
+
+    Raises UsageError for what is none.
+    """
+    try:
+        wishes = {canonicalize_name(Requirement(text).name): text for text in (*asked, *more)}
+    except InvalidRequirement as error:
+        raise UsageError(f"no package: {error}") from error
     return tuple(wishes.values())

@@ -97,6 +97,8 @@ def test_more_packages(house: House) -> None:
     assert installed.read(house.env).asked == ("demo", "more")
     with pytest.raises(StoreError, match="has no unknown"):
         house.update(generation, "unknown")
+    with pytest.raises(UsageError, match="no package: "):
+        house.update(generation, "torch[")
 
 
 def test_a_later_wish_about_a_package_replaces_the_earlier(house: House) -> None:
