@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -247,37 +248,32 @@ def pins_of(store: Path, wheels: Sequence[StoredWheel]) -> dict[str, str]:
     """
     needs: dict[str, set[str]] = {}
     for wheel in wheels:
-        for name, identity in _key_inputs(store, wheel.key).get("needs", {}).items():
-            needs.setdefault(name, set()).add(identity)
+        # A public one has no key.json, and an import may have brought one of any shape.
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+            for name, identity in _paper(store, wheel.key, "key.json")["inputs"]["needs"].items():
+                needs.setdefault(name, set()).add(identity)
     found: dict[str, str] = {}
     for row in index_rows(store) if needs else ():
         if row["content_digest"] in needs.get(row["recipe"], ()):
-            inputs = _key_inputs(store, row["key"])
-            if inputs.get("recipe", {}).get("kind") == "assemble":
-                platform = inputs["target"]["platform"]
-                name = f"{row['recipe']}-{row['version']}-{platform}.pins.txt"
-                held = {"recipe": row["recipe"], "version": row["version"], "platform": platform}
-                pinned = sorted(_sources(store, row["key"]))
-                found[name] = render_template("PINS.txt", wheels=pinned, **held)
+            with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+                inputs = _paper(store, row["key"], "key.json")["inputs"]
+                if inputs["recipe"]["kind"] == "assemble":
+                    platform = str(inputs["target"]["platform"])
+                    name = f"{row['recipe']}-{row['version']}-{platform}.pins.txt"
+                    held = {"recipe": row["recipe"], "version": row["version"], "platform": platform}
+                    pinned = sorted(_sources(store, row["key"]))
+                    found[name] = render_template("PINS.txt", wheels=pinned, **held)
     return found
-
-
-def _key_inputs(store: Path, key: str) -> dict[str, Any]:
-    """Return the inputs of an entry that was built; none for a public wheel."""
-    return dict(_paper(store, key, "key.json").get("inputs", {}))
 
 
 def _sources(store: Path, key: str) -> list[tuple[str, str]]:
     """Return the wheels' file names and hashes from the entry's provenance."""
-    definition = _paper(store, key, "provenance.json").get("predicate", {}).get("buildDefinition", {})
-    return [(one["name"], one["digest"]["sha256"]) for one in definition.get("resolvedDependencies", ())]
+    definition = _paper(store, key, "provenance.json")["predicate"]["buildDefinition"]
+    return [(one["name"], one["digest"]["sha256"]) for one in definition["resolvedDependencies"]]
 
 
 def _paper(store: Path, key: str, name: str) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads((entry_folder(store, key) / name).read_text())
-    except (OSError, ValueError):  # the export itself will say what is damaged
-        return {}
+    found: dict[str, Any] = json.loads((entry_folder(store, key) / name).read_text())
     return found
 
 

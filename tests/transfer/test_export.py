@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 from spark_build.errors import StoreError, UsageError
 from spark_build.paths import Home
-from spark_build.transfer.bundle import Bundle, pack, select
+from spark_build.transfer.bundle import Bundle, pack, pins_of, select
 from spark_build.transfer.bundle_write import write_archive, write_folder
 from spark_build.wheelhouse import store as stores
 from spark_build.wheelhouse.generations import Generation
@@ -103,6 +104,19 @@ def test_the_commands_of_install_txt_work(parcel: Bundle, tmp_path: Path, tool: 
         subprocess.run(command, shell=True, cwd=tmp_path / "set", env=env, check=True, timeout=120)
         shown = subprocess.check_output([str(binaries / "python"), "-c", code], text=True)
         assert shown == "1_0123abcd\n"
+
+
+@pytest.mark.parametrize(
+    "inputs", [{"needs": ["x"]}, {"needs": {"x": []}}, {"needs": {"x": "y"}, "recipe": 1}, [1], "x", None]
+)
+def test_a_key_of_any_shape_is_exported(tmp_path: Path, inputs: object) -> None:
+    """An import does not look into it."""
+    home, generation = demo_house(tmp_path)
+    for wheel in generation.built():
+        file = stores.entry_folder(home.store, wheel.key) / "key.json"
+        file.chmod(0o644)
+        file.write_text(json.dumps({"key": wheel.key, "inputs": inputs}))
+    assert pins_of(home.store, generation.wheels) == {}
 
 
 def test_nvidias_terms_are_told_with_their_text(tmp_path: Path) -> None:
