@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
 from spark_build.decoding import decoder
-from spark_build.errors import AGAIN, Hint, HostError, SparkBuildError, StoreError, UsageError, ours
+from spark_build.errors import AGAIN, Hint, HostError, SparkBuildError, StoreError, UsageError, ours, shell
 from spark_build.files import locked, open_made, write_atomically
 from spark_build.paths import Home, path_given
 from spark_build.recipes.model import Provision, Target
@@ -113,10 +113,18 @@ def _check(name: str, url: str) -> None:
         raise UsageError(f"{name!r} is no name for a remote store", hint="use letters, digits, . _ @ + -")
     # fsspec opens a chain of them by what stands in a file of the last, and file:// by the name of local://.
     chained = "::" in url and not url.startswith(("http://", "https://"))
-    if "://" not in url or chained or url.startswith("local:"):
+    if "://" not in url or chained or url.startswith("local:") or not _can_be_split(url):
         raise UsageError(
             f"{url!r} is no URL for a remote store", hint="/folder, sftp://..., s3://..., https://..."
         )
+
+
+def _can_be_split(url: str) -> bool:
+    try:
+        urlsplit(url)
+    except ValueError:  # sftp://[abc/x
+        return False
+    return True
 
 
 def add(wheelhouse: Path, name: str, url: str, *, push: bool, key: Path | None) -> Remote:
@@ -128,8 +136,9 @@ def add(wheelhouse: Path, name: str, url: str, *, push: bool, key: Path | None) 
     parts = urlsplit(url)
     if parts.password:
         raise UsageError("the list of remote stores keeps no password", hint="ssh keys, ~/.netrc, ~/.aws do")
-    if parts.scheme == "file" and not Path(parts.path).is_dir():
-        raise UsageError(f"there is no folder {parts.path}", hint=f"mkdir -p {parts.path}")
+    folder = Path(url.partition("://")[2])  # not of `parts`: # and ? are letters of it
+    if parts.scheme == "file" and not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}", hint=shell("mkdir", "-p", folder))
     if key and parts.scheme in ("http", "https"):
         raise UsageError(f"{parts.scheme}:// is only read", hint="push to the same place by another URL")
     if push and not key:

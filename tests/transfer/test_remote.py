@@ -36,6 +36,7 @@ from spark_build.wheelhouse.fsck import check
 from spark_build.wheelhouse.generations import Generation
 from spark_build.wheels.model import StoredWheel
 from tests.helpers import faults
+from tests.helpers.commands import hint_text
 from tests.helpers.exports import (
     import_unsigned,
     make_key,
@@ -363,6 +364,20 @@ def test_a_list_that_others_wrote_is_refused(row: dict[str, object], tmp_path: P
 def test_a_server_may_have_a_number_for_a_name(tmp_path: Path) -> None:
     made = remote.add(tmp_path, "lab", "https://[2001:db8::5]/store/", push=False, key=None)
     assert remote.configured(tmp_path) == (made,)
+
+
+def test_a_folder_may_be_called_anything(tmp_path: Path) -> None:
+    place = tmp_path / "lab #1?"
+    with pytest.raises(UsageError, match="there is no folder") as caught:
+        remote.add(tmp_path, "lab", str(place), push=False, key=None)
+    assert f"mkdir -p '{place}'" in hint_text(caught.value.hint)
+    place.mkdir()
+    assert remote.add(tmp_path, "lab", str(place), push=False, key=None).folder == place
+
+
+def test_what_is_no_url_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no URL for a remote store"):
+        remote.add(tmp_path, "lab", "sftp://[abc/x", push=False, key=None)
 
 
 def test_a_web_server_redirects_to_no_file(house: House, given: Path, tmp_path: Path) -> None:
