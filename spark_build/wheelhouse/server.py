@@ -275,7 +275,7 @@ def _chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
 def _devices(entry: Path) -> tuple[str, ...]:
     try:
         return devices(json.loads((entry / "audit.json").read_text()))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError):
         return ()
 
 
@@ -685,11 +685,14 @@ class ShownView:
         return {title: wheels for title, wheels in groups.items() if wheels}
 
 
-def devices(audit: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the architectures for which an audit found code, machine code first."""
-    facts = audit.get("facts") or {}
-    loaded = [*facts.get("libraries", ()), *(code["loaded"] for code in facts.get("device_code", ()))]
-    return tuple(sorted({arch for one in loaded for arch in (*one["sass"], *one["ptx"])}, key=order))
+def devices(audit: Any) -> tuple[str, ...]:
+    """Return the architectures for which an audit found code, machine code first; none of another shape."""
+    try:
+        facts = audit.get("facts") or {}
+        loaded = [*facts.get("libraries", ()), *(code["loaded"] for code in facts.get("device_code", ()))]
+        return tuple(sorted({arch for one in loaded for arch in (*one["sass"], *one["ptx"])}, key=order))
+    except (LookupError, TypeError, AttributeError, ValueError):
+        return ()
 
 
 def verdict(found: Mapping[str, Any] | None) -> tuple[str, str]:

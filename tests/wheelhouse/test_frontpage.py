@@ -97,6 +97,13 @@ def test_devices_of_an_audit() -> None:
     audit = {"facts": {"libraries": [library], "device_code": [code]}}
     assert devices(audit) == ("sm_90", "sm_120", "sm_121a", "compute_120")
     assert devices({"facts": None}) == ()
+    for odd in (
+        [],
+        {"facts": []},
+        {"facts": {"libraries": [1]}},
+        {"facts": {"device_code": {}, "libraries": 1}},
+    ):
+        assert devices(odd) == (), "an import brings any JSON as audit.json"
 
 
 def test_verdicts() -> None:
