@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from types import FrameType
 from typing import Any, BinaryIO, ClassVar
 
@@ -440,7 +441,9 @@ def read_token(file: Path | None) -> str:
     else:
         token, where = file.read_text(errors="replace").strip(), str(file)
         if not token:
-            raise UsageError("the token file is empty", where=where, hint=f"openssl rand -hex 16 > {file}")
+            raise UsageError(
+                "the token file is empty", where=where, hint=f"openssl rand -hex 16 > {quote(where)}"
+            )
     if token and not (token.isascii() and token.isprintable() and " " not in token):
         raise UsageError("a token is one line of visible ASCII characters", where=where)
     return token

@@ -461,9 +461,10 @@ def test_what_cannot_be_served_is_said(house: tuple[Home, Generation], tmp_path:
     assert (taken.returncode, "--port N" in taken.stderr) == (4, True)
     foreign = run(root, "--host", "192.0.2.1")
     assert foreign.returncode == 4
-    (tmp_path / "token").write_text("\n")
-    blank = run(root, "--token-file", tmp_path / "token")
+    (tmp_path / "a token").write_text("\n")
+    blank = run(root, "--token-file", tmp_path / "a token")
     assert (blank.returncode, "empty" in blank.stderr) == (2, True)
+    assert f"openssl rand -hex 16 > '{tmp_path / 'a token'}'" in blank.stderr
 
 
 def downloading(house: tuple[Home, Generation]) -> tuple[subprocess.Popen[str], socket.socket, int]:
