@@ -27,7 +27,7 @@ from spark_build.sources.archives import MAX_ENTRIES, Metered, RefusedError, dec
 from spark_build.text import printable
 from spark_build.transfer.bundle import SCHEMA, TOOL, Progress
 from spark_build.transfer.bundle_write import silent
-from spark_build.wheelhouse.generations import MANIFEST
+from spark_build.wheelhouse.generations import MANIFEST, VIEW
 from spark_build.wheelhouse.store import PREFIX
 from spark_build.wheelhouse.trust import SIGNATURE
 from spark_build.wheels import reader
@@ -289,7 +289,7 @@ def _checked(document: Manifest) -> Manifest:
     names = {wheel.key: wheel.filename for wheel in document.wheels}
     if len(names) != len(document.wheels) or len(set(names.values())) != len(document.wheels):
         raise ValueError("a wheel is listed twice")
-    if not re.fullmatch(NAME, document.view):
+    if not VIEW.fullmatch(document.view):
         raise ValueError(f"its view is called {document.view!r}")
     if document.closure_key and not _HASH.fullmatch(document.closure_key):
         raise ValueError(f"its closure_key is {document.closure_key!r}")

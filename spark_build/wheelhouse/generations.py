@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -184,6 +185,7 @@ def _refuse_collisions(wheels: Sequence[StoredWheel]) -> None:
             )
 
 
+VIEW = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+!-]{0,254}")  # what an import takes and `serve` shows
 LOCKS = ("lock", "verify.lock")  # of a view: for what changes it, for what verifies a generation
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from shlex import quote
 from types import FrameType
 from typing import Any, BinaryIO, ClassVar
+from urllib.parse import quote as urlquote
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -46,7 +47,6 @@ from spark_build.wheels.model import StoredWheel
 from spark_build.wheels.rules_device import order
 
 # As long as file systems take.
-VIEW = re.compile(r"(?=.{1,255}$)[A-Za-z0-9][A-Za-z0-9._-]*")
 PROJECT = re.compile(r"(?=.{1,255}$)[a-z0-9]+(-[a-z0-9]+)*")
 FILE = re.compile(r"(?=.{1,255}$)[A-Za-z0-9_.+!~-]+\.whl(\.metadata)?")
 GENERATIONS = 10**9
@@ -80,7 +80,8 @@ class Shelf:
         """Return the views that have a current generation."""
         if self.only:
             return [self.only[0]]
-        return sorted(path.parent.name for path in self.views.glob("*/current"))
+        found = (path.parent.name for path in self.views.glob("*/current"))
+        return sorted(name for name in found if generations.VIEW.fullmatch(name))
 
     def prepare(self) -> None:
         """Refuse to serve nothing."""
@@ -95,7 +96,7 @@ class Shelf:
     def folder(self, view: str, number: int | None) -> Path:
         """Return a generation's folder, by default the current one's; 404 when there is none."""
         allowed = self.only is None or (self.only[0] == view and number in (None, self.only[1]))
-        if not VIEW.fullmatch(view) or not allowed or (number or 0) > GENERATIONS:
+        if not generations.VIEW.fullmatch(view) or not allowed or (number or 0) > GENERATIONS:
             raise HTTPException(404, "no such view or generation")
         if number is None and self.only:
             number = self.only[1]
@@ -241,8 +242,9 @@ class _Handlers:
     def _shown(self, request: Request, view: str, number: int | None) -> ShownView:
         generation = generations.read(self.shelf.folder(view, number))
         root = f"{request.url.scheme}://{request.url.netloc}"
-        own = f"{root}/{view}/" if number is None else f"{root}/{view}/{number}/"
-        fixed = f"{root}/{view}/{generation.number}/"
+        top = f"{root}/{urlquote(view)}/"
+        own = top if number is None else f"{top}{number}/"
+        fixed = f"{top}{generation.number}/"
         host = request.url.hostname or ""
         trusted = "" if request.url.scheme == "https" or is_loopback(host) else host
         return ShownView(

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import shutil
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -292,3 +293,14 @@ def test_guesses_of_the_token_become_slow() -> None:
     for number in range(server.REMEMBERED + 5):
         guard._count(str(number))
     assert len(guard._wrong) == server.REMEMBERED
+
+
+def test_a_view_of_an_odd_name_stops_no_other(tmp_path: Path) -> None:
+    """What an import takes is served; what a user made beside it is passed over."""
+    home, generation = demo_house(tmp_path)
+    view = generation.folder.parent.parent
+    for name in ("_t+x!1-cp311", "a b", ".hidden"):
+        shutil.copytree(view, home.views / name, symlinks=True)
+    shelf = Shelf(views=home.views, store=home.store)
+    shelf.prepare()
+    assert shelf.names() == sorted([view.name, "_t+x!1-cp311"])
