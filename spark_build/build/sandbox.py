@@ -10,6 +10,7 @@ says so.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
@@ -286,11 +287,13 @@ def clear_privileges(folders: Iterable[Path]) -> None:
     for top in folders:
         for folder, inner, names in os.walk(top):
             for path in (Path(folder, name) for name in (*inner, *names)):
-                mode = path.lstat().st_mode
-                if stat.S_ISREG(mode) and mode & (stat.S_ISUID | stat.S_ISGID):
-                    path.chmod(stat.S_IMODE(mode) & 0o777)
-                if stat.S_ISDIR(mode) and mode & 0o700 != 0o700:  # hidden from the walk, not from others
-                    path.chmod(0o700)
+                # Another build may use the same compiler cache, and remove files there meanwhile.
+                with contextlib.suppress(FileNotFoundError):
+                    mode = path.lstat().st_mode
+                    if stat.S_ISREG(mode) and mode & (stat.S_ISUID | stat.S_ISGID):
+                        path.chmod(stat.S_IMODE(mode) & 0o777)
+                    if stat.S_ISDIR(mode) and mode & 0o700 != 0o700:  # hidden from the walk, not from others
+                        path.chmod(0o700)
 
 
 def _inside(path: Path, folders: Iterable[Path]) -> bool:

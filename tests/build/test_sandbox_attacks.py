@@ -213,6 +213,28 @@ def test_links_keep_the_modes_of_what_they_lead_to(tmp_path: Path) -> None:
     assert (tmp_path / "others").stat().st_mode & 0o7777 == 0o4755
 
 
+def test_what_another_build_removes_meanwhile_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walk = os.walk
+
+    def meanwhile(top: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+        for found in walk(top):
+            for name in ("a.tmp", "c.tmp"):  # as a compiler cache does that two builds share
+                (tmp_path / name).unlink(missing_ok=True)
+            yield found
+
+    for name in ("a.tmp", "b", "c.tmp", "d"):
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(0o4755)
+    monkeypatch.setattr(os, "walk", meanwhile)
+    clear_privileges([tmp_path])
+    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {
+        "b": 0o755,
+        "d": 0o755,
+    }
+
+
 BACKEND = """
 import os
 def build_wheel(folder, config_settings=None, metadata_directory=None):
