@@ -127,12 +127,12 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def tail_of(path: Path, most: int) -> bytes:
-    """Return the last bytes of a file; none where it is missing."""
+def tail_of(path: Path, most: int, *, since: int = 0) -> bytes:
+    """Return the last bytes of a file from position `since` on; none where it is missing."""
     if not path.is_file():
         return b""
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - most))
+        file.seek(max(since, path.stat().st_size - most))
         return file.read()
 
 

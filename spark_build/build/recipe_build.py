@@ -365,7 +365,7 @@ def _tree(run: Run, step: Step, work: Path) -> AbstractContextManager[int]:
 def _job(
     run: Run, step: Step, inputs: Mapping[str, Any], provided: tuple[Provided, ...], work: Path, held: int
 ) -> Iterator[Job]:
-    """Open the log and yield what the stages work with."""
+    """Open the log and yield what the stages work with. Raise HostError where a full disk stopped a tool."""
     setting = run.setting
     expected = governor.expected_usage(
         setting.home,
@@ -375,25 +375,32 @@ def _job(
         guess=step.estimate.seconds if step.estimate else None,
     )
     with (work / LOG).open("ab") as log:
-        yield Job(
-            step=step,
-            target=setting.target,
-            train=setting.train.name,
-            home=setting.home,
-            work=work,
-            log=log,
-            governor=run.governor,
-            expected=expected,
-            offline=run.options.offline,
-            cached=run.options.cached,
-            key=digest(inputs),
-            inputs=inputs,
-            emit=run.emit,
-            provided=provided,
-            keep=(held,),
-            locks=closure_locks(setting.home, setting.train, setting.target.platform),
-            places=_places(work, provided, outside=_compiles_outside(run)),
-        )
+        begin = log.tell()  # what earlier runs met is no reason of this one
+        try:
+            yield Job(
+                step=step,
+                target=setting.target,
+                train=setting.train.name,
+                home=setting.home,
+                work=work,
+                log=log,
+                governor=run.governor,
+                expected=expected,
+                offline=run.options.offline,
+                cached=run.options.cached,
+                key=digest(inputs),
+                inputs=inputs,
+                emit=run.emit,
+                provided=provided,
+                keep=(held,),
+                locks=closure_locks(setting.home, setting.train, setting.target.platform),
+                places=_places(work, provided, outside=_compiles_outside(run)),
+            )
+        except StageError as error:
+            log.flush()
+            if b"No space left on device" in tail_of(work / LOG, 1 << 16, since=begin):
+                raise HostError("the disk is full", hint=Hint("free some space, then ", GOES_ON)) from error
+            raise
 
 
 def _compiles_outside(run: Run) -> bool:
@@ -455,18 +462,12 @@ def _intent(run: Run, step: Step) -> str:
 
 
 def _explained(error: SparkBuildError | OSError, log: Path) -> SparkBuildError:
-    """Return a failure as the user should see it: a full disk, whatever tool it stopped."""
+    """Return a failure as the user should see it. Raise an OSError that no user can fix."""
     if isinstance(error, OSError):
         known = from_os_error(error)
         if known is None:
             raise error
         return known
-    if isinstance(error, StageError) and b"No space left on device" in tail_of(log, 1 << 16):
-        return HostError(
-            "the disk is full",
-            hint=Hint("free some space, then ", GOES_ON),
-            log=str(log),
-        )
     error.log = error.log or (str(log) if (log.parent / "stamps").exists() else None)
     return error
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,6 +11,8 @@ import pytest
 
 from spark_build.build import recipe_build
 from spark_build.build.context import Job
+from spark_build.errors import StageError
+from tests.conftest import Root
 
 
 class Counting:
@@ -59,3 +61,30 @@ def test_a_tree_of_another_key_is_not_used(tmp_path: Path) -> None:
     recipe_build._fresh_tree(work, "b" * 64)
     assert not (work / "x.o").exists()
     assert (work / "build-key").read_text() == "b" * 64
+
+
+def stages(monkeypatch: pytest.MonkeyPatch, end: Callable[[Job], None]) -> None:
+    """Let the stages of a build run after `end`, which may raise."""
+    real = recipe_build.run_stages
+
+    def run(job: Job, stop_after: str = "") -> Mapping[str, Mapping[str, Any]]:
+        end(job)
+        return real(job, stop_after)
+
+    monkeypatch.setattr(recipe_build, "run_stages", run)
+
+
+def test_a_disk_that_was_full_is_no_reason_of_a_later_failure(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = iter((b"cc1: No space left on device\n", b"error: unknown option\n"))
+
+    def end(job: Job) -> None:
+        (job.work / "stamps").mkdir(exist_ok=True)
+        job.log.write(next(told))
+        raise StageError("it does not build")
+
+    stages(monkeypatch, end)
+    first, second = root.run("build", "tiny"), root.run("build", "tiny")
+    assert (first.returncode, "the disk is full" in first.stderr) == (4, True)
+    assert (second.returncode, "it does not build" in second.stderr) == (7, True)
