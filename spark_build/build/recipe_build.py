@@ -152,7 +152,9 @@ def build_recipe(run: Run, step: Step, results: Mapping[str, RecipeResult]) -> R
         inputs, provided = _inputs(run, step, results)
         outputs = _build_under_lock(run, step, inputs, provided, work)
     except (SparkBuildError, OSError) as error:
-        failed = _failure(step, work, error, time.monotonic() - start)
+        explained, seconds = _explained(error), time.monotonic() - start
+        kept = Path(explained.log) if explained.log else None
+        failed = result_of(step, "failed", seconds=seconds, log=kept, error=explained)
         return _only_configured(failed, step, work / LOG, begin) if stop == CONFIGURE else failed
     key = digest(inputs)
     seconds = time.monotonic() - start
@@ -207,7 +209,7 @@ def _build_under_lock(
     run: Run, step: Step, inputs: Mapping[str, Any], provided: tuple[Provided, ...], work: Path
 ) -> Mapping[str, Outputs] | str:
     """Run the stages, or explain why the store's result, perhaps audited again, is reused."""
-    with _tree(run, step, work) as held:
+    with _tree(run, step, work) as held, _tidied(work):
         found = kept_of(run.setting, step, inputs) or _fetched(run, step, inputs)
         if found is not None and not found.lacking:
             return _reused(run, step, inputs, found)
@@ -325,21 +327,18 @@ def repeat(run: Run, step: Step, keys: Mapping[str, str]) -> Repetition:
     )
     inputs, provided = inputs_of(run.setting, step, keys)
     work = _work(again, step)
-    try:
-        with _tree(again, step, work) as held:
+    with _tree(again, step, work) as held:
+        try:
             remove_tree(work)
             _fresh_tree(work, digest(inputs))
-            with _job(again, step, inputs, provided, work, held) as job:
+            with _tidied(work), _job(again, step, inputs, provided, work, held) as job:
                 found = reproducibility.repetition(job, run_stages(job, "audit"))
             discard_tree(work, build / ".trash")
-    except (SparkBuildError, OSError) as error:
-        explained = _explained(error, work / LOG)
-        if not (work / "stamps").exists():
+        except (SparkBuildError, OSError):
+            raise
+        except BaseException:
             remove_tree(work)
-        raise explained from error
-    except BaseException:
-        remove_tree(work)
-        raise
+            raise
     return found
 
 
@@ -426,14 +425,21 @@ def _places(work: Path, provided: tuple[Provided, ...], *, outside: bool) -> dic
     return places
 
 
-def _failure(step: Step, work: Path, error: SparkBuildError | OSError, seconds: float) -> RecipeResult:
-    """Keep a failed build's tree, unless no stage was completed in it."""
-    log = work / LOG
-    explained = _explained(error, log)
-    if (work / "stamps").exists():
-        return result_of(step, "failed", seconds=seconds, log=log, error=explained)
-    remove_tree(work)
-    return result_of(step, "failed", seconds=seconds, error=explained)
+@contextmanager
+def _tidied(work: Path) -> Iterator[None]:
+    """Keep the tree and log of what fails during the block, unless no stage was completed in it.
+
+    Under the tree's lock: afterwards the tree may be another process's.
+    """
+    try:
+        yield
+    except (SparkBuildError, OSError) as error:
+        explained = _explained(error)
+        if (work / "stamps").exists():
+            explained.log = explained.log or str(work / LOG)
+        else:
+            remove_tree(work)
+        raise explained from error
 
 
 def _fresh_tree(work: Path, key: str) -> str:
@@ -461,15 +467,14 @@ def _intent(run: Run, step: Step) -> str:
     )
 
 
-def _explained(error: SparkBuildError | OSError, log: Path) -> SparkBuildError:
+def _explained(error: SparkBuildError | OSError) -> SparkBuildError:
     """Return a failure as the user should see it. Raise an OSError that no user can fix."""
-    if isinstance(error, OSError):
-        known = from_os_error(error)
-        if known is None:
-            raise error
-        return known
-    error.log = error.log or (str(log) if (log.parent / "stamps").exists() else None)
-    return error
+    if isinstance(error, SparkBuildError):
+        return error
+    known = from_os_error(error)
+    if known is None:
+        raise error
+    return known
 
 
 def result_of(  # noqa: PLR0913 - a result's fields, most of them with defaults
