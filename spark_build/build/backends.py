@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path, PurePosixPath
 
-from build import BuildBackendException, ProjectBuilder
+from build import BuildBackendException, BuildException, ProjectBuilder
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from pyproject_hooks import BuildBackendWarning
@@ -83,6 +83,9 @@ def build_pep517(job: Job, runner: Runner, _values: Mapping[str, str | Callable[
     python = venv.python_of(job.environment)
     try:
         builder = ProjectBuilder(job.source, python_executable=str(python), runner=hook)
+    except (BuildException, UnicodeDecodeError) as error:  # no pyproject.toml, or what is none
+        raise StageError(f"the source is no Python project that can be built: {error}") from error
+    try:
         _check_requirements(job, builder.build_system_requires | builder.get_requires_for_build("wheel"))
         wheel = job.dist / Path(builder.build("wheel", job.dist)).name
         read_made(wheel, 0)

@@ -13,10 +13,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from spark_build.build.backends import build_pep517
+from spark_build.build.context import Job
+from spark_build.errors import StageError
 from tests.cli.test_launcher import copy_of_the_project
 from tests.helpers import processes
 from tests.helpers.exports import make_key
@@ -208,3 +212,20 @@ def test_burn_in_on_a_cpu_says_how_sure_it_is(checkout: Checkout) -> None:
     assert burn_in["ci95"][0] <= burn_in["ratio"] <= burn_in["ci95"][1]
     assert {case["case"]["dtype"] for case in burn_in["cases"]} == {"fp32", "bf16"}
     assert "<svg" in Path(burn_in["report"]).read_text()
+
+
+NO_PROJECTS = {
+    "nothing": None,
+    "a table": b"[build-system]\nrequires = 'x'\n",
+    "no TOML": b"[",
+    "no text": b"\xe9",
+}
+
+
+@pytest.mark.parametrize("text", NO_PROJECTS.values(), ids=NO_PROJECTS.keys())
+def test_a_source_that_is_no_project_fails_its_stage(text: bytes | None, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "pyproject.toml").write_bytes(text)
+    job = cast("Job", SimpleNamespace(source=tmp_path, environment=tmp_path / "env"))
+    with pytest.raises(StageError, match="the source is no Python project that can be built: "):
+        build_pep517(job, lambda *_: None, {})
