@@ -144,6 +144,34 @@ def copy_or_link(source: Path, destination: Path) -> None:
         shutil.copyfile(source, destination)
 
 
+def copy_tree(
+    source: Path,
+    destination: Path,
+    *,
+    copy: Callable[[Path, Path], object] = shutil.copy2,
+    without: str = "",
+    existing: bool = False,
+) -> None:
+    """Copy a tree's folders, files and links; not what has the name `without`, nor pipes and sockets.
+
+    Ends at the first error, such as a full disk: `shutil.copytree` goes on, and its error has no cause.
+    existing: folders may be there.
+    """
+    destination.mkdir(parents=True, exist_ok=existing)
+    for path in source.iterdir():
+        copied = destination / path.name
+        if path.name == without:
+            continue
+        if path.is_symlink():
+            copied.symlink_to(path.readlink())
+            shutil.copystat(path, copied, follow_symlinks=False)
+        elif path.is_dir():
+            copy_tree(path, copied, copy=copy, without=without, existing=existing)
+        elif path.is_file():
+            copy(path, copied)
+    shutil.copystat(source, destination)
+
+
 def read_made(path: Path, most: int) -> bytes:
     """Return the first `most` bytes of a file that a build may have put there.
 

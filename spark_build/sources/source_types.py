@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from spark_build.errors import SourceError
-from spark_build.files import remove_tree
+from spark_build.files import copy_tree, remove_tree
 from spark_build.recipes.model import Source
 from spark_build.sources import download, git, http
 from spark_build.sources.archives import unpack
@@ -68,7 +68,7 @@ def is_here(source: Source, obtained: Mapping[str, Any], *, folder: Path) -> boo
 def write_tree(source: Source, obtained: Mapping[str, Any], *, folder: Path, destination: Path) -> None:
     """Write the source's tree to `destination`, which must not exist."""
     if source.kind == "local":
-        shutil.copytree(source.url, destination, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+        copy_tree(Path(source.url), destination, without=".git")
         return
     if source.kind == "git":
         git.export_commit(source, folder=folder, destination=destination)

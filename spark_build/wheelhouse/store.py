@@ -7,7 +7,6 @@ import errno
 import hashlib
 import json
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from spark_build.errors import Finding, Hint, StoreError, rm
 from spark_build.files import (
     LockTimeout,
     copy_or_link,
+    copy_tree,
     locked,
     make_folder,
     remove_any,
@@ -265,11 +265,7 @@ def again(
 
 def _take(prefix: Path, destination: Path) -> None:
     """Copy a prefix, by hard links where possible."""
-
-    def link(source: str, copy: str) -> None:
-        copy_or_link(Path(source), Path(copy))
-
-    shutil.copytree(prefix, destination, symlinks=True, copy_function=link)
+    copy_tree(prefix, destination, copy=copy_or_link)
 
 
 def _seal(folder: Path) -> None:

@@ -5,6 +5,7 @@ import fcntl
 import os
 import random
 import signal
+import socket
 import stat
 import time
 from collections.abc import Iterator
@@ -15,8 +16,17 @@ import pytest
 
 from spark_build import files
 from spark_build.errors import HostError
-from spark_build.files import copy_or_link, locked, remove_tree, sha256_of, sync_tree, write_atomically
+from spark_build.files import (
+    copy_or_link,
+    copy_tree,
+    locked,
+    remove_tree,
+    sha256_of,
+    sync_tree,
+    write_atomically,
+)
 from spark_build.reporting import Reporter, reporting
+from spark_build.wheelhouse.store import tree_digest
 from tests.helpers.wheelhouse import end, hear, start, tell
 
 SIZE = 1 << 20
@@ -396,3 +406,39 @@ def test_a_lock_that_another_machine_has_made_anew_is_seen(
     monkeypatch.setattr(fcntl, "flock", flock)
     with locked(tmp_path / "lock", purpose="testing"):
         assert done == ["opens", "locks", "asks"]
+
+
+def test_a_tree_is_copied_with_what_its_digest_tells(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "lib").mkdir(parents=True)
+    (tree / "lib" / "a.so").write_text("a")
+    (tree / "lib" / "a.so").chmod(0o755)
+    (tree / "lib" / "link").symlink_to("a.so")
+    (tree / "nowhere").symlink_to("gone")
+    (tree / ".git").mkdir()
+    os.mkfifo(tree / "pipe")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tree / "ipc"))
+        copy_tree(tree, tmp_path / "copy", without=".git")
+    assert sorted(path.name for path in (tmp_path / "copy").rglob("*")) == ["a.so", "lib", "link", "nowhere"]
+    assert tree_digest(tmp_path / "copy") == tree_digest(tree)
+    with pytest.raises(FileExistsError):
+        copy_tree(tree / "lib", tmp_path / "copy" / "lib")
+    (tree / "lib" / "link").unlink()
+    copy_tree(tree / "lib", tmp_path / "copy" / "lib", existing=True)
+
+
+def test_a_disk_that_is_full_ends_the_copy_of_a_tree(tmp_path: Path) -> None:
+    asked = []
+
+    def copy(source: Path, copied: Path) -> None:
+        asked.append(source)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(copied))
+
+    for name in ("a", "b"):
+        (tmp_path / "tree" / name).mkdir(parents=True)
+        (tmp_path / "tree" / name / "file").touch()
+    with pytest.raises(OSError, match="No space left") as raised:
+        copy_tree(tmp_path / "tree", tmp_path / "copy", copy=copy)
+    assert raised.value.errno == errno.ENOSPC
+    assert len(asked) == 1

@@ -13,6 +13,7 @@ import pytest
 from spark_build.errors import SourceError
 from spark_build.recipes.model import Source
 from spark_build.reporting import Reporter, reporting
+from spark_build.sources import source_types
 from spark_build.sources.download import RETRIES, fetch_pinned
 from spark_build.sources.http import PipConfig
 from spark_build.sources.simple_api import Indexes
@@ -299,3 +300,12 @@ def test_a_real_sdist_comes_through_the_configured_index(tmp_path: Path) -> None
     )
     path = fetch_pinned(source, folder=tmp_path)
     assert path.stat().st_size == 12_033_525
+
+
+def test_a_folder_with_a_pipe_is_copied_without_it(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a.c").touch()
+    os.mkfifo(tmp_path / "mine" / "pipe")
+    source = Source(kind="local", url=str(tmp_path / "mine"))
+    source_types.write_tree(source, {}, folder=tmp_path, destination=tmp_path / "src")
+    assert [path.name for path in (tmp_path / "src").iterdir()] == ["a.c"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from spark_build.build import patches
 from spark_build.build.context import Job, Outputs
 from spark_build.errors import PatchError, SourceError
 from spark_build.events import Note
-from spark_build.files import remove_tree
+from spark_build.files import copy_tree, remove_tree
 from spark_build.recipes.evaluation import fill_placeholders
 from spark_build.sources import source_types
 
@@ -99,4 +98,4 @@ def _place(job: Job, extra: Mapping[str, str]) -> None:
         placed = Path(fill_placeholders(variable.value, known, where=where))
         if not placed.is_dir():
             raise SourceError(f"{variable.value} is no folder, which is to be placed at {path}", where=where)
-        shutil.copytree(placed, job.source / path, symlinks=True, dirs_exist_ok=True)
+        copy_tree(placed, job.source / path, existing=True)
