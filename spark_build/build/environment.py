@@ -14,7 +14,7 @@ from typing import Any
 from spark_build import venv
 from spark_build.build import keys
 from spark_build.build.context import NOWHERE, Job, Outputs, Provided
-from spark_build.errors import StageError, UsageError, ours
+from spark_build.errors import Hint, StageError, UsageError, ours, shell
 from spark_build.events import Note
 from spark_build.files import sha256_of
 from spark_build.paths import path_given
@@ -148,10 +148,10 @@ def _pybind11_cmake_dir(job: Job) -> str:
 LOOK = """
 import importlib.metadata as m, json, sys, sysconfig
 try: dist = m.distribution(sys.argv[1])
-except m.PackageNotFoundError: print("null"); raise SystemExit
+except m.PackageNotFoundError: print("\\nnull"); raise SystemExit
 record = next((str(f.locate()) for f in dist.files or [] if f.name == "RECORD"), "")
 root = str(dist.locate_file(""))
-print(json.dumps({"version": dist.version, "record": record, "site": root}))
+print("\\n" + json.dumps({"version": dist.version, "record": record, "site": root}))
 """
 
 
@@ -189,7 +189,15 @@ def _at_path(provision: Provision) -> Provided:
     python = path / "bin" / "python"
     if not python.exists():
         return Provided(provision=provision, identity=_fingerprint(path), prefix=path)
-    found = json.loads(capture([str(python), "-c", LOOK, provision.distribution]) or "null")
+    # Isolated: what lies in the current folder and in PYTHONPATH must not answer.
+    said = (capture([str(python), "-I", "-c", LOOK, provision.distribution]) or "").splitlines()
+    try:
+        found = json.loads(said[-1])  # its .pth files may have printed something before
+    except (LookupError, ValueError) as error:
+        raise UsageError(
+            f"--provide {provision.need}={provision.path}: its Python does not say what is in it",
+            hint=Hint("see what it says: ", shell(python, "-I", "-c", "import importlib.metadata")),
+        ) from error
     if found is None:
         raise UsageError(
             f"--provide {provision.need}={provision.path}: there is no {provision.distribution} in it",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from spark_build.build.environment import locate
+from spark_build.errors import UsageError
+from spark_build.recipes.model import Provision
 from tests.conftest import CLI
 from tests.helpers.commands import invoke
 from tests.helpers.validators import check_provenance, check_sbom
@@ -291,3 +295,51 @@ def test_a_provider_that_is_a_mere_word(chain: Chain) -> None:
         done = invoke([*CLI, *options, "plan", name])
         assert done.returncode == 2, name
         assert "--provide mini-torch=path: there is no such folder\n  next: " in done.stderr
+
+
+@pytest.fixture
+def provided(tmp_path: Path) -> Provision:
+    """Return an environment of the user's with torch 2.9.0."""
+    env = tmp_path / "env"
+    site = env / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    (site / "torch-2.9.0.dist-info").mkdir(parents=True)
+    (site / "torch-2.9.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: torch\nVersion: 2.9.0\n"
+    )
+    (env / "bin").mkdir()
+    (env / "bin" / "python").symlink_to(os.path.realpath(sys.executable))
+    (env / "pyvenv.cfg").write_text(f"home = {Path(os.path.realpath(sys.executable)).parent}\n")
+    return Provision(
+        need="torch",
+        distribution="torch",
+        provider="path",
+        coupling="version",
+        version="2.9.0",
+        path=str(env),
+    )
+
+
+def test_the_current_folder_does_not_answer_for_an_environment(
+    provided: Provision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout = tmp_path / "checkout"
+    (checkout / "torch.egg-info").mkdir(parents=True)
+    (checkout / "torch.egg-info" / "PKG-INFO").write_text(
+        "Metadata-Version: 2.1\nName: torch\nVersion: 2.12.0\n"
+    )
+    (checkout / "json.py").write_text("raise SystemExit('this is ours')\n")
+    monkeypatch.chdir(checkout)
+    monkeypatch.setenv("PYTHONPATH", str(checkout))
+    found = locate(provided, tmp_path / "store", {})
+    assert (found.identity, found.site) == ("2.9.0", next(Path(provided.path).glob("lib/*/site-packages")))
+
+
+def test_an_environment_that_greets_is_read_and_a_broken_one_is_named(
+    provided: Provision, tmp_path: Path
+) -> None:
+    (site,) = Path(provided.path).glob("lib/*/site-packages")
+    (site / "greets.pth").write_text("import sys; sys.stdout.write('hello')\n")
+    assert locate(provided, tmp_path / "store", {}).identity == "2.9.0"
+    (site / "greets.pth").write_text("import atexit; atexit.register(print, 'goodbye')\n")
+    with pytest.raises(UsageError, match="its Python does not say what is in it"):
+        locate(provided, tmp_path / "store", {})
