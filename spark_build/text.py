@@ -156,10 +156,10 @@ def canonical(value: Any) -> str:
 
 
 def digest(value: Any) -> str:
-    """Return the hex sha256 of a value's canonical JSON."""
+    """Return the hex sha256 of a value's canonical JSON; names of files may be no UTF-8."""
     import hashlib
 
-    return hashlib.sha256(canonical(value).encode()).hexdigest()
+    return hashlib.sha256(canonical(value).encode(errors="surrogatepass")).hexdigest()
 
 
 def document(value: Any) -> bytes:

@@ -24,6 +24,7 @@ from spark_build.wheelhouse.store import (
     next_serial,
     read,
     shared_lock,
+    tree_digest,
 )
 from spark_build.wheels.model import StoredWheel
 from tests.helpers.commands import hint_text
@@ -358,3 +359,14 @@ def test_an_index_that_cannot_be_written_does_not_matter(tmp_path: Path) -> None
     commit(store, key=KEY, wheel=make_wheel(tmp_path), described=DESCRIBED, papers={})
     (store / "index.json").mkdir()
     assert indexed(store) == [KEY]
+
+
+def test_names_that_are_no_text_have_digests(tmp_path: Path) -> None:
+    names = [os.fsdecode(name) for name in (b"caf\xe9.h", b"caf\xe8.h")]
+    found: set[str] = set()
+    for name in (*names, "caf\u00e9.h"):
+        folder = tmp_path / str(len(found))
+        folder.mkdir()
+        (folder / name).touch()
+        found.add(tree_digest(folder))
+    assert len(found) == 3
