@@ -152,9 +152,10 @@ class Jobserver:
         return self.cores
 
     def put(self) -> None:
-        """Add a token."""
-        os.write(self.descriptor, TOKEN)
-        self.tokens += 1
+        """Add a token, unless a build has filled the FIFO with its own."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self.descriptor, TOKEN)
+            self.tokens += 1
 
     def withdraw(self) -> None:
         """Take back excess tokens; those in use when they return."""

@@ -203,3 +203,19 @@ def test_nothing_stays_stopped_when_the_governor_itself_fails(make_project: Make
     ):
         assert project.start(jobserver, "ninja").wait(timeout=30) == 0
     assert project.log().count("-") == 8
+
+
+def test_a_build_that_fills_the_fifo_gets_no_more(make_project: Make, tmp_path: Path) -> None:
+    project = make_project(1)
+    with Governor(cores=4).stage(
+        "s", memory_per_job_mib=1, root=project.root, folder=tmp_path / "work"
+    ) as jobserver:
+        assert eventually(lambda: jobserver.slots == 4, seconds=30)
+        with jobserver.fifo.open("r+b", buffering=0) as hostile:
+            os.set_blocking(hostile.fileno(), False)
+            for size in (4096, 1):
+                while hostile.write(b"+" * size):
+                    pass
+        tokens = jobserver.tokens
+        jobserver.put()
+        assert jobserver.tokens == tokens
