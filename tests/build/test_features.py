@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_build.build.context import Job
 from spark_build.build.diagnosis import FeatureWatch, feature_agrees, kept
+from spark_build.build.stages import compilation
 from spark_build.errors import Finding
+from spark_build.events import Progress
 from spark_build.recipes.model import Feature
 
 CUDNN = Feature(name="USE_CUDNN", why="cuDNN not found: off with a warning")
@@ -177,3 +182,12 @@ def test_a_kept_log_is_judged_by_the_last_command_that_names_a_feature() -> None
     assert kept(features[:1], [*attempts, "USE_A: ON", "USE_A: OFF"])[0], (
         "within one command each line counts"
     )
+
+
+def test_a_step_with_a_number_without_end_ends_no_build() -> None:
+    told: list[object] = []
+    recipe = SimpleNamespace(name="tiny")
+    job = cast("Job", SimpleNamespace(emit=told.append, step=SimpleNamespace(recipe=recipe)))
+    for line in ("[" + "9" * 5000 + "/1] compiling", "[1/" + "9" * 5000 + "] compiling", "[3/4] compiling"):
+        compilation._see(job, FeatureWatch(()), compilation._BuildProgress(), line)
+    assert told == [Progress(recipe="tiny", stage="build", done=3, total=4)]

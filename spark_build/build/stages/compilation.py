@@ -42,7 +42,7 @@ _STEPS = ("configure", "config.status")
 
 
 NAME = "build"
-NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\] ")
+NINJA_STEP = re.compile(r"^\[(\d{1,15})/(\d{1,15})\] ")
 MOSTLY_CACHED = 0.2  # from this share of hits on a build's time says nothing about the next one's
 CONFIGURE_MIB = 1024  # enough for what a configure step compiles to try things out
 LOG_SIZE = 16 << 20  # bytes at the end of a log in which the first error is searched
