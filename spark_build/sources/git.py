@@ -132,11 +132,15 @@ def _submodules(wanted: Wanted, entries: list[TreeEntry]) -> tuple[Submodule, ..
     """Return the repositories in a commit's tree, at the commits that it records."""
     links = {entry.path: entry.name for entry in entries if entry.mode == REPOSITORY}
     config: dict[str, str] = {}
-    for entry in entries:
-        if entry.path == ".gitmodules" and entry.mode in (REGULAR, EXECUTABLE):
-            listed = wanted.read("config", "--blob", entry.name, "-z", "--list").split("\0")[:-1]
-            config = {key: value for key, _, value in (pair.partition("\n") for pair in listed)}
     try:
+        for entry in entries:
+            if entry.path == ".gitmodules" and entry.mode in (REGULAR, EXECUTABLE):
+                said = wanted.git("config", "--blob", entry.name, "-z", "--list")
+                if said is None:
+                    wanted.read("cat-file", "blob", entry.name)  # raises where the mirror is damaged
+                    raise BadAddressError("git cannot read its .gitmodules")
+                pairs = (pair.partition("\n") for pair in said.split("\0")[:-1])
+                config = {key: value for key, _, value in pairs}
         if any("\ufffd" in path for path in links):
             raise BadAddressError("a submodule's path is no UTF-8")
         return git_remote.submodules(wanted.url, config, links)

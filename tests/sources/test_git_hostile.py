@@ -207,3 +207,14 @@ def test_settings_do_not_lead_a_server_s_address_to_this_machine(
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(settings))
     source = lib.source(lib.git("rev-parse", "HEAD"), url=f"{server.url}/lib")
     assert "not allowed" in refusal(source, cache)
+
+
+def test_a_list_of_submodules_that_git_cannot_read_is_no_damaged_mirror(
+    lib: Repository, cache: Path, tmp_path: Path
+) -> None:
+    outer = Repository.make(tmp_path / "up" / "outer")
+    outer.write({".gitmodules": '[submodule "x"\n\tpath = x\n'})
+    outer.link("x", lib.git("rev-parse", "HEAD"))
+    said = refusal(outer.source(outer.commit()), cache)
+    assert "git cannot read its .gitmodules" in said
+    assert "mirror" not in said
