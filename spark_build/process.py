@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,6 +22,7 @@ from spark_build.errors import HostError, UsageError, ours
 
 SUPERVISOR = Path(__file__).with_name("_supervisor.py")
 TAIL_LINES = 60
+LONGEST_LINE = 1 << 20  # bytes; longer ones come in pieces
 NICE = "SPARK_BUILD_NICE"
 
 
@@ -113,9 +115,9 @@ def run(  # noqa: PLR0913 - as subprocess has them, by name
 ) -> Completed:
     """Run a long command under supervision, so that no process of it outlives this one.
 
-    Output goes line by line to `log` and `on_line`; `pass_fds` are descriptors (locks) the command
-    inherits; `on_start` gets the process id above all that it starts; `stdin` is a descriptor. Raises
-    HostError when the program does not exist, Cancelled after `cancel_all`.
+    Output goes line by line, of 1 MiB at most, to `log` and `on_line`; `pass_fds` are descriptors (locks)
+    the command inherits; `on_start` gets the process id above all that it starts; `stdin` is a descriptor.
+    Raises HostError when the program does not exist, Cancelled after `cancel_all`.
     """
     refuse_cancelled()
     start = time.monotonic()
@@ -189,7 +191,7 @@ def _follow(
     """Pass output on until the command ends."""
     assert process.stdout is not None
     with process.stdout:
-        for raw in process.stdout:
+        for raw in iter(partial(process.stdout.readline, LONGEST_LINE), b""):
             if log is not None:
                 log.write(raw)
                 log.flush()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from spark_build.errors import HostError
-from spark_build.process import TAIL_LINES, capture, run
+from spark_build.process import LONGEST_LINE, TAIL_LINES, capture, run
 from tests.helpers.wheelhouse import eventually, hear, start
 
 # A whole command line below `run`, told what to run by its arguments.
@@ -300,3 +300,15 @@ def test_what_fails_at_the_start_leaves_nothing_open(mark: str) -> None:
     assert "no room" in str(caught.value)
     assert open_descriptors() == before
     assert alive(mark) == []
+
+
+def test_output_without_ends_of_lines_is_not_kept_whole(tmp_path: Path) -> None:
+    lines: list[int] = []
+    with (tmp_path / "log").open("wb") as log:
+        done = run(
+            ["head", "-c", "5000000", "/dev/zero"], log=log, on_line=lambda one: lines.append(len(one))
+        )
+    assert max(lines) <= LONGEST_LINE
+    assert sum(lines) == 5_000_000
+    assert (tmp_path / "log").read_bytes().endswith(b"\0" * 5_000_000)
+    assert done.returncode == 0
