@@ -137,11 +137,12 @@ def tail_of(path: Path, most: int, *, since: int = 0) -> bytes:
 
 
 def copy_or_link(source: Path, destination: Path) -> None:
-    """Make a hard link where the file system allows, else a copy; follows symbolic links."""
+    """Make a hard link where the file system allows, else a copy with mode and times; follows links."""
     try:
         os.link(os.path.realpath(source), destination)
     except OSError:
         shutil.copyfile(source, destination)
+        shutil.copystat(source, destination)
 
 
 def copy_tree(

@@ -231,11 +231,15 @@ def test_copy_or_link(tmp_path: Path) -> None:
     assert (tmp_path / "same").read_bytes() == b"data"
     memory = Path("/dev/shm") / f"spark-build-test-{os.getpid()}"  # another file system
     memory.write_bytes(b"elsewhere")
+    memory.chmod(0o755)
+    os.utime(memory, (1, 1))
     try:
         copy_or_link(memory, tmp_path / "copied")
     finally:
         memory.unlink()
-    assert (tmp_path / "copied").read_bytes() == b"elsewhere"
+    copied = tmp_path / "copied"
+    assert copied.read_bytes() == b"elsewhere"
+    assert (copied.stat().st_mode & 0o777, copied.stat().st_mtime) == (0o755, 1)
 
 
 def test_a_link_is_taken_in_as_the_file_it_means(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import stat
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,20 @@ def test_a_wheel_that_is_a_link_is_taken_in_as_a_file(tmp_path: Path) -> None:
     entry = commit(tmp_path / "store", key=KEY, wheel=link, described=DESCRIBED, papers={})
     shutil.rmtree(tmp_path / "real")
     verify_wheel(entry)
+
+
+def test_a_prefix_from_another_file_system_is_the_same(tmp_path: Path) -> None:
+    """Its programs run, and its content digest is that of the build."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        prefix = Path(folder, "prefix")
+        (prefix / "bin").mkdir(parents=True)
+        (prefix / "bin" / "nvcc").write_text("#!/bin/sh\n")
+        (prefix / "bin" / "nvcc").chmod(0o755)
+        built = tree_digest(prefix)
+        entry = commit(tmp_path / "s", key=KEY, wheel=None, described=DESCRIBED, papers=PAPERS, prefix=prefix)
+    assert entry.prefix is not None
+    assert os.access(entry.prefix / "bin" / "nvcc", os.X_OK)
+    assert tree_digest(entry.prefix) == built
 
 
 @pytest.mark.parametrize("name", ["demo-1.0-py3-none-any.whl", "../key.json", ".", RECORD])
