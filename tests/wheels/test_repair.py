@@ -217,6 +217,20 @@ def test_libraries_to_bundle_are_not_loaded_by_the_tools(
     assert not mark.exists()
 
 
+def test_the_users_library_path_decides_nothing(
+    tmp_path: Path, workshop: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No key has these variables: under one key the bytes would be another library's."""
+    mark = tmp_path / "ran"
+    evil = f'#include <stdio.h>\n__attribute__((constructor)) void run(void) {{ fopen("{mark}", "w"); }}'
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(workshop))
+    monkeypatch.setenv("LD_PRELOAD", str(compiled(tmp_path / "c", "evil.so", evil)))
+    wheel = write_wheel(tmp_path, files, tag=TAG)
+    with pytest.raises(AuditError, match="cannot repair"):
+        repair(wheel, tmp_path / "out", repair=BUNDLE, build_tag="1", epoch=EPOCH)
+    assert not mark.exists()
+
+
 def test_excluded_libraries_stay_outside(
     tmp_path: Path, files: dict[str, bytes], env: dict[str, str]
 ) -> None:
