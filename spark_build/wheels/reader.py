@@ -340,6 +340,7 @@ MAX_TAGS = 1000  # a compressed tag is a product of three lists
 # What the readers take is linear in one and quadratic in the other.
 MAX_LINES, MAX_HEADERS = 20_000, 200
 MAX_ROWS = 400_000  # of RECORD: torch has 12 000
+_EMPTY_LINE = re.compile(rb"(?:\A|\n|\r(?!\n))[\r\n]")  # with the line ends of the email parser
 
 
 def filename_parts(filename: str) -> tuple[tuple[str, ...], str]:
@@ -359,7 +360,7 @@ def filename_parts(filename: str) -> tuple[tuple[str, ...], str]:
 
 def sane(headers: bytes) -> bytes:
     """Return METADATA or WHEEL unchanged. Raises ValueError for headers that keep a parser busy for hours."""
-    lines = headers.partition(b"\n\n")[0].splitlines()
+    lines = _EMPTY_LINE.split(headers, 1)[0].splitlines()
     names = {line.partition(b":")[0].lower() for line in lines if line[:1] not in (b" ", b"\t")}
     if len(lines) > MAX_LINES or len(names) > MAX_HEADERS:
         raise ValueError(f"{len(lines):,} lines of metadata with {len(names):,} different names")

@@ -73,6 +73,19 @@ def test_facts_of_a_real_wheel(tmp_path: Path, library: bytes) -> None:
     assert (found.sass, found.ptx) == ({}, {})
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_long_description_is_no_header(tmp_path: Path, end: str) -> None:
+    """Lines may end as the email parser takes them."""
+    readme = [f"line {number} of the readme" for number in range(300)]
+    lines = ["Metadata-Version: 2.1", "Name: demo", "Version: 1.0", "Requires-Dist: other", "", *readme]
+    wheel = write_wheel(tmp_path)
+    entries = {**dict(entries_of(wheel)), f"{INFO}/METADATA": end.join(lines).encode()}
+    del entries[RECORD]
+    write_zip(wheel, [*entries.items(), (RECORD, record_of(entries, RECORD).encode())])
+    facts = read_facts(wheel)
+    assert (facts.requires, facts.record_problems) == (("other",), ())
+
+
 def test_compressed_tags_are_expanded(tmp_path: Path) -> None:
     facts = read_facts(write_wheel(tmp_path, tag="py2.py3-none-any"))
     assert facts.filename_tags == facts.wheel_tags == ("py2-none-any", "py3-none-any")
