@@ -459,8 +459,8 @@ DEFENCES = (
     Fault(
         name="chains of URLs opened",
         module="spark_build.transfer.remote",
-        old='    if "://" not in url or chained or url.startswith("local:"):',
-        new='    if "://" not in url:',
+        old='chained or url.startswith("local:") or not',
+        new="not",
         tests=("test_a_list_that_came_with_a_folder_signs_nothing", "test_a_list_of_remote_stores"),
         attacks=("the same names a chain",),
     ),
