@@ -19,7 +19,7 @@ from spark_build.events import Emit, Event, Gate, MachineSeen, Note, RateSeen, R
 from spark_build.machine import REASONS, THROTTLING
 from spark_build.measure.model import Device, Launch, Sample, Slot, Telemetry
 from spark_build.measure.statistics import variation
-from spark_build.resources.memory import hierarchies_of
+from spark_build.probe import hierarchies_of
 
 INTERVAL = 0.25  # seconds between samples
 # Cumulative nanoseconds, as NVML's constants are called; drivers know all, some or none of them.

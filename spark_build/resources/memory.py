@@ -6,8 +6,9 @@ import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
+from spark_build import probe
 from spark_build.resources.policy import Pressure
 
 PAGE_KIB = os.sysconf("SC_PAGE_SIZE") // 1024
@@ -147,16 +148,7 @@ def available_mib() -> int:
     """Return MemAvailable in MiB, or less inside a control group with a limit."""
     meminfo = Path("/proc/meminfo").read_text()
     free = int(meminfo.partition("MemAvailable:")[2].split()[0]) // 1024
-    for folder, limit, used, cache in (
-        (Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file "),
-        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", "inactive_file "),
-    ):
-        with contextlib.suppress(OSError, ValueError, IndexError):  # no such controller, or "max"
-            bound, held = int((folder / limit).read_text()), int((folder / used).read_text())
-            statistics = "\n" + (folder / "memory.stat").read_text()
-            reclaimable = int(statistics.partition("\n" + cache)[2].split()[0])
-            return min(free, max(0, bound - held + reclaimable) >> 20)
-    return free
+    return min(free, probe.control_group_room_mib(probe.hierarchies_of(os.getpid())))
 
 
 def largest_users(count: int = 3) -> list[tuple[str, int]]:
@@ -180,20 +172,12 @@ def pressure(reserve_mib: int, available: int) -> Pressure:
 PREFIX = "spark-build-"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hierarchy:
-    """A mounted hierarchy with a memory controller, and where a process is in it."""
-
-    version: int
-    folder: Path
-
-
 def limit(pid: int, mib: int) -> bool:
     """Limit the memory of a process and its future children; returns False where not allowed.
 
     Call `release` with the same id when all of them have ended.
     """
-    for hierarchy in hierarchies_of(pid):
+    for hierarchy in filter(can_limit, probe.hierarchies_of(pid)):
         parents = [hierarchy.folder]
         _tidy(hierarchy.folder)
         if hierarchy.version == 2:
@@ -206,7 +190,7 @@ def limit(pid: int, mib: int) -> bool:
 
 def release(pid: int) -> None:
     """Remove the group that `limit` made for a process that ended; a missing one is fine."""
-    for hierarchy in hierarchies_of(os.getpid()):
+    for hierarchy in filter(can_limit, probe.hierarchies_of(os.getpid())):
         for parent in (hierarchy.folder, hierarchy.folder.parent):
             with contextlib.suppress(OSError):
                 (parent / f"{PREFIX}{pid}").rmdir()
@@ -218,6 +202,17 @@ def _tidy(parent: Path) -> None:
         if not Path("/proc", group.name.removeprefix(PREFIX)).exists():
             with contextlib.suppress(OSError):
                 group.rmdir()
+
+
+def can_limit(hierarchy: probe.Hierarchy) -> bool:
+    """Return whether a group can limit memory: version 1 may own the controller of version 2."""
+    try:
+        return (
+            hierarchy.version == 1
+            or "memory" in (hierarchy.folder / "cgroup.controllers").read_text().split()
+        )
+    except OSError:
+        return False
 
 
 def _limit_below(parent: Path, version: int, pid: int, mib: int) -> bool:
@@ -245,46 +240,3 @@ def _limit_below(parent: Path, version: int, pid: int, mib: int) -> bool:
             group.rmdir()
         return False
     return True
-
-
-def hierarchies_of(pid: int) -> list[Hierarchy]:
-    """Return memory hierarchies of a process, version 2 first."""
-    try:
-        groups = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    except OSError:
-        return []
-    return hierarchies(groups, mounts)
-
-
-def hierarchies(groups: Iterable[str], mounts: Iterable[str]) -> list[Hierarchy]:
-    """Return memory hierarchies from the lines of /proc/<pid>/cgroup and /proc/self/mountinfo."""
-    paths: dict[int, str] = {}
-    for line in groups:
-        number, controllers, path = line.split(":", 2)
-        if number == "0" and not controllers:
-            paths[2] = path
-        elif "memory" in controllers.split(","):
-            paths[1] = path
-    found = []
-    for line in mounts:
-        fields = line.split()
-        kind, options = fields[fields.index("-") + 1], fields[-1].split(",")
-        version = {"cgroup2": 2, "cgroup": 1}.get(kind, 0)
-        if version not in paths or (version == 1 and "memory" not in options):
-            continue
-        mounted, place = PurePosixPath(fields[3]), PurePosixPath(paths[version])
-        # In a container the mount may begin below the root that the path counts from.
-        relative = place.relative_to(mounted) if place.is_relative_to(mounted) else place.relative_to("/")
-        folder = Path(fields[4]) / relative
-        if version == 1 or _has_memory(folder):
-            found.append(Hierarchy(version=version, folder=folder))
-    return sorted(found, key=lambda one: -one.version)
-
-
-def _has_memory(folder: Path) -> bool:
-    """Return whether a version 2 group can limit memory: version 1 may own the controller."""
-    try:
-        return "memory" in (folder / "cgroup.controllers").read_text().split()
-    except OSError:
-        return False

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_build import probe
+from spark_build.probe import Hierarchy
 from spark_build.resources import memory
-from spark_build.resources.memory import Hierarchy
 from tests.helpers import processes
 
 # Waits to be told, then takes 300 MiB.
@@ -52,27 +53,68 @@ def test_a_process_that_is_gone() -> None:
     memory.release(process.pid)
 
 
-def test_version_1_owns_the_controller() -> None:
-    found = memory.hierarchies(["9:memory:/user/a", "3:cpu,cpuacct:/b", "0::/"], V1_MOUNTS)
-    assert found == [Hierarchy(version=1, folder=Path("/sys/fs/cgroup/memory/user/a"))]
+MEMORY, UNIFIED = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup/unified")
+
+
+def test_both_versions_are_found() -> None:
+    found = probe.hierarchies(["9:memory:/user/a", "3:cpu,cpuacct:/b", "0::/"], V1_MOUNTS)
+    assert found == [
+        Hierarchy(version=2, top=UNIFIED, folder=UNIFIED),
+        Hierarchy(version=1, top=MEMORY, folder=MEMORY / "user/a"),
+    ]
 
 
 def test_a_container_sees_only_its_part() -> None:
     mounts = ["28 25 0:25 /docker/x /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory"]
-    found = memory.hierarchies(["9:memory:/docker/x/y"], mounts)
-    assert found == [Hierarchy(version=1, folder=Path("/sys/fs/cgroup/memory/y"))]
+    found = probe.hierarchies(["9:memory:/docker/x/y"], mounts)
+    assert found == [Hierarchy(version=1, top=MEMORY, folder=MEMORY / "y")]
 
 
-@pytest.mark.parametrize(("controllers", "found"), [("cpu memory pids\n", 1), ("cpu pids\n", 0)])
-def test_version_2(tmp_path: Path, controllers: str, found: int) -> None:
+@pytest.mark.parametrize(("controllers", "can"), [("cpu memory pids\n", True), ("cpu pids\n", False)])
+def test_version_2_limits_where_it_has_the_controller(tmp_path: Path, controllers: str, can: bool) -> None:
     (tmp_path / "app.slice").mkdir()
     (tmp_path / "app.slice" / "cgroup.controllers").write_text(controllers)
     mounts = [f"26 25 0:23 / {tmp_path} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"]
-    assert (
-        memory.hierarchies(["0::/app.slice"], mounts)
-        == [Hierarchy(version=2, folder=tmp_path / "app.slice")][:found]
-    )
+    (found,) = probe.hierarchies(["0::/app.slice"], mounts)
+    assert found == Hierarchy(version=2, top=tmp_path, folder=tmp_path / "app.slice")
+    assert memory.can_limit(found) == can
 
 
 def test_without_control_groups() -> None:
-    assert memory.hierarchies([], []) == []
+    assert probe.hierarchies([], []) == []
+    assert probe.control_group_room_mib([]) > 1 << 30
+
+
+def group(folder: Path, version: int, limit_mib: int | None, used_mib: int, files_mib: int = 0) -> None:
+    """A control group with a limit, or none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    limit, used, none = {
+        1: ("memory.limit_in_bytes", "memory.usage_in_bytes", str(0x7FFFFFFFFFFFF000)),
+        2: ("memory.max", "memory.current", "max"),
+    }[version]
+    (folder / limit).write_text(none if limit_mib is None else f"{limit_mib << 20}\n")
+    (folder / used).write_text(f"{used_mib << 20}\n")
+    (folder / "memory.stat").write_text(f"anon 1\ninactive_file {files_mib << 20}\n")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(
+    ("slice_mib", "job_mib", "room"),
+    [(None, 8000, 7000), (4000, None, 1500), (4000, 8000, 1500), (20000, 8000, 7000), (500, None, 0)],
+)
+def test_the_narrowest_limit_on_the_way_up_counts(
+    tmp_path: Path, version: int, slice_mib: int | None, job_mib: int | None, room: int
+) -> None:
+    """As systemd-run -p MemoryMax= and SLURM set it; the root group of a machine has no files of a limit."""
+    job = tmp_path / "slurm" / "job"
+    group(job.parent, version, slice_mib, 3000, 500)
+    group(job, version, job_mib, 1500, 500)
+    found = Hierarchy(version=version, top=tmp_path, folder=job)
+    assert probe.control_group_room_mib([found]) == room
+
+
+def test_what_lies_above_the_mount_is_not_asked(tmp_path: Path) -> None:
+    group(tmp_path, 2, 1, 0)
+    group(tmp_path / "cgroup" / "job", 2, None, 10)
+    found = Hierarchy(version=2, top=tmp_path / "cgroup", folder=tmp_path / "cgroup" / "job")
+    assert probe.control_group_room_mib([found]) > 1 << 30
