@@ -57,12 +57,16 @@ Builder = Callable[[Job, Runner, Mapping[str, str | Callable[[], str]]], Product
 def refuse_incomplete(job: Job, key: str) -> None:
     """Raise StageError when the prefix lacks a file that the recipe expects; `key`: where it says so.
 
-    Also when one of its links leads to a file outside: with the prefix, others would be given that.
+    Also when one of its links leads to a file outside: with the prefix, others would be given that. And for
+    what is no file, folder or link: whoever opens a FIFO waits for ever.
     """
     recipe = job.step.recipe
     for path in job.prefix.rglob("*"):
-        if path.is_symlink() and path.exists():
-            _refuse_outside(path, job.prefix)
+        if path.is_symlink():
+            if path.exists():
+                _refuse_outside(path, job.prefix)
+        elif not path.is_file() and not path.is_dir():
+            raise StageError(f"{path.relative_to(job.prefix)} in the prefix is no file, folder or link")
     missing = [path for path in recipe.expect if not (job.prefix / path).exists()]
     if missing:
         raise StageError(f"the prefix lacks {', '.join(missing)}", where=f"recipes/{recipe.name}.toml: {key}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -131,6 +132,15 @@ def test_a_prefix_with_a_link_to_others_files_is_refused(tmp_path: Path, at: str
     job = cmake_job(tmp_path)
     links_to(job.prefix / at, tmp_path / "secret")
     with pytest.raises(StageError, match=f"{at} leads out of the prefix folder"):
+        refuse_incomplete(job, "cmake.expect")
+
+
+def test_a_prefix_with_a_fifo_is_refused(tmp_path: Path) -> None:
+    """Who syncs it to the disk would wait for ever, with the store locked."""
+    job = cmake_job(tmp_path)
+    (job.prefix / "lib").mkdir(parents=True)
+    os.mkfifo(job.prefix / "lib" / "tokens")
+    with pytest.raises(StageError, match="lib/tokens in the prefix is no file, folder or link"):
         refuse_incomplete(job, "cmake.expect")
 
 
