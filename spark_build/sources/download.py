@@ -22,7 +22,7 @@ RETRIES = 3
 FURTHER = 1 << 20  # bytes that a connection must bring to count as one that did not fail
 BACK_OFF = 0.5  # seconds before the first retry, doubled before each further one
 
-_RANGE = re.compile(r"bytes (\d+)-\d+/(?:\d+|\*)")
+_RANGE = re.compile(r"bytes (\d{1,15})-\d+/(?:\d+|\*)")
 
 
 class _InterruptedError(Exception):
@@ -134,7 +134,7 @@ def _attempt(url: str, pinned: Pinned, indexes: Indexes) -> tuple[str, bool]:
         ):
             start = _start(answer, pinned, have, url)
             length = answer.headers.get("Content-Length", "")
-            total = start + int(length) if length.isdecimal() else 0
+            total = start + int(length) if length.isdecimal() and len(length) < 16 else 0
             # Undecoded: some servers call a .tar.gz gzip-encoded, and its own bytes are pinned.
             chunks = answer.raw.stream(CHUNK, decode_content=False)
             digest = _append(chunks, pinned.part, start, total)

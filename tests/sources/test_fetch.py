@@ -132,6 +132,13 @@ def test_a_server_without_ranges_starts_over(site: Site, tmp_path: Path) -> None
     assert get(SDIST, tmp_path, offered(site)).read_bytes() == DATA
 
 
+def test_a_length_of_thousands_of_digits_is_no_length(site: Site, tmp_path: Path) -> None:
+    """Python reads no number of more than 4,300 digits."""
+    page = site.pages[f"/files/{NAME}"]
+    page.endless, page.headers = True, {"Content-Length": "9" * 5000}
+    assert get(SDIST, tmp_path, offered(site)).read_bytes() == DATA
+
+
 @pytest.mark.parametrize("left", [DATA + b"more", b"X" * 1000, DATA[:1000]])
 def test_a_server_that_sends_another_range_or_none_is_not_believed(
     left: bytes, site: Site, tmp_path: Path
