@@ -63,6 +63,7 @@ _TOOL = re.compile(
 _CLIENT = re.compile(r"^curl: \(\d+\) (?P<curl>.+)|^(?:wget|ssh): (?P<client>.+)")
 # What pip says before it concludes that there is no such distribution.
 _UNREACHED = re.compile(r"^WARNING: Retrying \(")
+LONGEST_LINE = 1 << 12
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _COMPILING = (_COMPILER, _PTXAS, _LINKER)
 _KINDS = (*_COMPILING, _CMAKE, _PYTHON, _TOOL, _CLIENT)
@@ -118,11 +119,12 @@ def diagnose(log: str) -> LogDiagnosis | None:
 
 
 def _plain_lines(log: str) -> list[str]:
-    """Return lines without colours, commands, and pip's frame around a backend's output."""
+    """Return how lines begin, without colours, commands, and pip's frame around a backend's output."""
     lines = _COLOUR.sub("", log).splitlines()
     framed = next((line for line in lines if "╰─>" in line), None)
     indent = len(framed) - len(framed.lstrip()) + 4 if framed else 0
-    own = (line for line in lines if not line.startswith("$ "))
+    # A pattern may look at each letter of a line as often as the line has letters.
+    own = (line[:LONGEST_LINE] for line in lines if not line.startswith("$ "))
     return [line[indent:] if indent and line[:indent].strip() == "" else line for line in own]
 
 

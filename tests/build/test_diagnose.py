@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -190,3 +192,10 @@ def test_what_was_downloaded_in_vain_says_what_to_do() -> None:
         "network = true under [build] in the recipe",
     ):
         assert way in hint_text(found.finding.hint)
+
+
+@pytest.mark.parametrize("word", ["x", "lib", "liba."])
+def test_a_line_without_end_is_diagnosed_at_once(word: str) -> None:
+    """`re` holds the interpreter: whoever prints a hex dump must not stop the program for hours."""
+    code = f"from spark_build.build.diagnosis import diagnose; diagnose('error: ' + {word!r} * 500_000)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
