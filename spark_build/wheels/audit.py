@@ -305,7 +305,8 @@ def findings_alone(
         )
         for platform, python in product(platforms_of(facts), _pythons(facts))
     ]
-    common = [one for one in rounds[0] if all(one in others for others in rounds[1:])]
+    others = [frozenset(found) for found in rounds[1:]]  # a wheel may have hundreds of thousands of findings
+    common = [one for one in rounds[0] if all(one in found for found in others)]
     common = [replace(one, severity="warning") if one.rule in _ONLY_NAMED else one for one in common]
     kept = [one for one in dict.fromkeys(common) if one.rule not in _OUR_WISHES and not _foreign(facts, one)]
     return (*kept, *device_findings(facts, DeviceDemand(capabilities=capabilities)))

@@ -391,10 +391,11 @@ def record_rows(text: str) -> tuple[dict[str, RecordEntry], list[str]]:
 
     rows: dict[str, RecordEntry] = {}
     problems = []
-    if text.count("\n") > MAX_ROWS:
+    lines = text.splitlines()
+    if len(lines) > MAX_ROWS:
         raise ValueError(f"RECORD has more than {MAX_ROWS:,} rows")
     try:
-        for elements in parse_record_file(text.splitlines()):
+        for elements in parse_record_file(lines):
             name = elements[0]
             if name in rows:
                 problems.append(f"{name}: listed more than once in RECORD")

@@ -99,6 +99,12 @@ with_entries(
     listed=False,
 )
 with_entries(
+    "a RECORD of half a million rows with other ends",
+    "no readable wheel: RECORD has more than 400,000 rows",
+    lambda old: {**old, RECORD: b"a,,\r" * 500_000},
+    listed=False,
+)
+with_entries(
     "the dist-info of another wheel",
     "dist-info: the folder other-1.0.dist-info is not that of demo 1.0",
     lambda old: {name.replace(INFO, "other-1.0.dist-info"): data for name, data in old.items()},

@@ -61,6 +61,23 @@ def test_what_it_says_of_itself_must_hold() -> None:
     assert [one.rule for one in found(tagged("py3-none-any"))] == ["tags"]
 
 
+def test_findings_without_number_are_compared_once_for_each_tag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A RECORD of a few kilobytes can name hundreds of thousands of files that are not there."""
+    compared = 0
+    plain = Finding.__eq__
+
+    def counted(one: Finding, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return plain(one, other)
+
+    monkeypatch.setattr(Finding, "__eq__", counted)
+    lines = tuple(f"{number}: listed in RECORD, but not there" for number in range(2000))
+    facts = replace(tagged("cp311-cp311-linux_x86_64", "cp312-cp312-linux_x86_64"), record_problems=lines)
+    assert len(found(facts)) == len(lines)
+    assert compared < 10 * len(lines)
+
+
 def test_what_others_bring_is_not_missed() -> None:
     needs = tagged("cp311-cp311-linux_x86_64", needed=("libanything.so.7", "libtorch_cpu.so"))
     assert found(needs) == []
