@@ -17,6 +17,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.tags import parse_tag
@@ -322,8 +323,11 @@ def clean_rpath(file: Path, name: str, tools: ElfTools) -> int:
     """Remove RPATH and RUNPATH entries other than $ORIGIN; returns their number."""
     with file.open("rb") as stream:
         entries = read_library(name, stream).host.rpaths
-        tables: Any = ELFFile(stream).iter_segments("PT_DYNAMIC")
-        tags = {tag.entry.d_tag for table in tables for tag in table.iter_tags()}
+        try:
+            tables: Any = ELFFile(stream).iter_segments("PT_DYNAMIC")
+            tags = {tag.entry.d_tag for table in tables for tag in table.iter_tags()}
+        except ELFError as error:  # of its sections, which the loader does not read
+            raise AuditError(f"{name}: patchelf needs sound section headers: {error}") from error
     kept = tuple(dict.fromkeys(entry for entry in entries if beside_library(entry)))
     if len(kept) == len(entries):
         return 0

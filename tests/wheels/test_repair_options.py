@@ -6,6 +6,7 @@ import ctypes
 import io
 import json
 import os
+import struct
 import subprocess
 import sys
 import zipfile
@@ -21,7 +22,15 @@ from spark_build.recipes.model import Repair
 from spark_build.wheels.audit import audit
 from spark_build.wheels.device_code import read_library
 from spark_build.wheels.reader import read_facts
-from spark_build.wheels.repair import ElfTools, Repaired, repair, strip, symbol_policies, system_libraries
+from spark_build.wheels.repair import (
+    ElfTools,
+    Repaired,
+    clean_rpath,
+    repair,
+    strip,
+    symbol_policies,
+    system_libraries,
+)
 from spark_build.wheels.rules import AuditExpectation
 from tests.conftest import PROJECT, RECIPE, Root, make_root
 from tests.helpers.commands import hint_text
@@ -334,3 +343,13 @@ def test_what_a_repair_did_is_in_the_papers(lean: Root) -> None:
 def test_a_repaired_wheel_is_reproducible(lean: Root) -> None:
     done = lean.json("build", "--no-closure", "tiny", "--check-reproducible")
     assert done["repetitions"][0]["identical"]
+
+
+def test_an_rpath_is_not_cleaned_where_section_headers_are_damaged(tmp_path: Path) -> None:
+    """The loader takes such a library; patchelf and pyelftools do not."""
+    library = compiled(tmp_path, "lib.so", "int f(void) { return 0; }", "-Wl,-rpath,/opt/x")
+    data = bytearray(library.read_bytes())
+    struct.pack_into("<H", data, 62, struct.unpack_from("<H", data, 60)[0] + 500)  # e_shstrndx
+    library.write_bytes(data)
+    with pytest.raises(AuditError, match=r"demo/lib\.so: patchelf needs sound section headers: "):
+        clean_rpath(library, "demo/lib.so", ElfTools(env=dict(os.environ)))
