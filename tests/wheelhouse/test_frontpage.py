@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
+from typing import Any
 
 from spark_build.wheelhouse.server import (
     ShownView,
@@ -97,12 +98,13 @@ def test_devices_of_an_audit() -> None:
     audit = {"facts": {"libraries": [library], "device_code": [code]}}
     assert devices(audit) == ("sm_90", "sm_120", "sm_121a", "compute_120")
     assert devices({"facts": None}) == ()
-    for odd in (
+    shapes: list[Any] = [
         [],
         {"facts": []},
         {"facts": {"libraries": [1]}},
         {"facts": {"device_code": {}, "libraries": 1}},
-    ):
+    ]
+    for odd in shapes:
         assert devices(odd) == (), "an import brings any JSON as audit.json"
 
 
