@@ -64,7 +64,9 @@ def target_of(cubin: bytes) -> str:
         number, accelerated = flags & 0xFF, flags & 0x800
     else:
         number, accelerated = flags >> 8 & 0xFF, flags & 0x8
-    return f"sm_{number}{'a' if accelerated else ''}"
+    # ptxas 13.0 sets no such flag; its note has the command line.
+    told = re.search(rb"-arch (sm_%d[af]?)\b" % number, cubin)
+    return told[1].decode() if told else f"sm_{number}{'a' if accelerated else ''}"
 
 
 def name_of(arch: int) -> str:

@@ -194,15 +194,23 @@ def test_an_assembler_from_elsewhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("abi", "flags", "target"),
-    [(7, 0x5A055A, "sm_90"), (7, 0x5A0D5A, "sm_90a"), (8, 0x6007902, "sm_121"), (8, 0x600790A, "sm_121a")],
+    ("abi", "flags", "note", "target"),
+    [
+        (7, 0x5A055A, b"", "sm_90"),
+        (7, 0x5A0D5A, b"", "sm_90a"),
+        (8, 0x6007902, b"", "sm_121"),
+        (8, 0x600790A, b"", "sm_121a"),
+        (8, 0x6005A04, b"\0-arch sm_90 -m 64 \0", "sm_90"),  # as ptxas 13.0.88 leaves them
+        (8, 0x6005A04, b"\0-arch sm_90a -m 64 \0", "sm_90a"),
+        (8, 0x6007902, b"\0-arch sm_90a -m 64 \0", "sm_121"),  # another architecture's note says nothing
+    ],
 )
 def test_the_target_of_machine_code(
-    abi: int, flags: int, target: str, monkeypatch: pytest.MonkeyPatch
+    abi: int, flags: int, note: bytes, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     script = planted_faults.load("triton")
     cubin = struct.pack("<4sBBBBB7xHHIQQQI", b"\x7fELF", 2, 1, 1, 51, abi, 2, 190, 1, 0, 0, 0, flags)
-    assert script.target_of(cubin) == target
+    assert script.target_of(cubin + note) == target
     with pytest.raises(AssertionError, match="machine 62"):
         script.target_of(cubin.replace(struct.pack("<HH", 2, 190), struct.pack("<HH", 2, 62)))
