@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import re
 import shutil
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from spark_build.cgroups import within_limits
 from spark_build.machine import Gpu, Machine
 from spark_build.process import capture
 
-MIB = 1 << 20
 # Where compilers are looked for, also by builds: not the user's PATH, whose shims need his HOME.
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CUDA = "/usr/local/cuda"  # where NVIDIA's packages and images put a toolkit
@@ -31,7 +29,7 @@ def probe() -> Machine:
         python=f"cp{sys.version_info.major}{sys.version_info.minor}",
         cores=len(os.sched_getaffinity(0)),
         memory_mib=memory.get("MemTotal", 0),
-        available_mib=min(memory.get("MemAvailable", 0), control_group_room_mib(hierarchies_of(os.getpid()))),
+        available_mib=within_limits(memory.get("MemAvailable", 0)),
         gpus=_gpus(),
         prefixes={"cuda": home} if (home := cuda_home(os.environ)) else {},
     )
@@ -40,74 +38,6 @@ def probe() -> Machine:
 def _meminfo() -> dict[str, int]:
     lines = Path("/proc/meminfo").read_text().splitlines()
     return {name: int(rest.split()[0]) // 1024 for name, _, rest in (line.partition(":") for line in lines)}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hierarchy:
-    """A mounted hierarchy of control groups, and the group of a process in it."""
-
-    version: int
-    top: Path  # where it is mounted
-    folder: Path
-
-
-def hierarchies_of(pid: int) -> list[Hierarchy]:
-    """Return the hierarchies that memory of a process may be limited by, version 2 first."""
-    try:
-        groups = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    except OSError:
-        return []
-    return hierarchies(groups, mounts)
-
-
-def hierarchies(groups: Iterable[str], mounts: Iterable[str]) -> list[Hierarchy]:
-    """Return the hierarchies in the lines of /proc/<pid>/cgroup and /proc/self/mountinfo."""
-    paths: dict[int, str] = {}
-    for line in groups:
-        number, controllers, path = line.split(":", 2)
-        if number == "0" and not controllers:
-            paths[2] = path
-        elif "memory" in controllers.split(","):
-            paths[1] = path
-    found = []
-    for line in mounts:
-        fields = line.split()
-        kind, options = fields[fields.index("-") + 1], fields[-1].split(",")
-        version = {"cgroup2": 2, "cgroup": 1}.get(kind, 0)
-        if version not in paths or (version == 1 and "memory" not in options):
-            continue
-        mounted, place = PurePosixPath(fields[3]), PurePosixPath(paths[version])
-        # In a container the mount may begin below the root that the path counts from.
-        relative = place.relative_to(mounted) if place.is_relative_to(mounted) else place.relative_to("/")
-        found.append(Hierarchy(version=version, top=Path(fields[4]), folder=Path(fields[4]) / relative))
-    return sorted(found, key=lambda one: -one.version)
-
-
-def control_group_room_mib(found: Iterable[Hierarchy]) -> int:
-    """Return the memory below the limits of these groups and of those above them; huge without a limit.
-
-    What a group holds of files counts as room: the kernel gives it up first.
-    """
-    rooms = [1 << 40]
-    for one in found:
-        limit, used = _MEMORY_FILES[one.version]
-        for folder in (one.folder, *one.folder.parents):
-            with contextlib.suppress(OSError, ValueError, IndexError):  # no such controller, or "max"
-                bound, held = int((folder / limit).read_text()), int((folder / used).read_text())
-                statistics = "\n" + (folder / "memory.stat").read_text()
-                reclaimable = int(statistics.partition("\ninactive_file ")[2].split()[0])
-                rooms.append(max(0, bound - held + reclaimable) // MIB)
-            if folder == one.top:
-                break
-    return min(rooms)
-
-
-# By version: the file with a group's limit, and the one with what it holds.
-_MEMORY_FILES = {
-    1: ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-    2: ("memory.max", "memory.current"),
-}
 
 
 def _gpus() -> tuple[Gpu, ...]:

@@ -14,12 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from spark_build.cgroups import hierarchies_of
 from spark_build.decoding import decoder
 from spark_build.events import Emit, Event, Gate, MachineSeen, Note, RateSeen, RoundFinished, RoundStarted
 from spark_build.machine import REASONS, THROTTLING
 from spark_build.measure.model import Device, Launch, Sample, Slot, Telemetry
 from spark_build.measure.statistics import variation
-from spark_build.probe import hierarchies_of
 
 INTERVAL = 0.25  # seconds between samples
 # Cumulative nanoseconds, as NVML's constants are called; drivers know all, some or none of them.

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_build import probe
+from spark_build.cgroups import hierarchies_of, within_limits
 from spark_build.resources.policy import Pressure
 
 PAGE_KIB = os.sysconf("SC_PAGE_SIZE") // 1024
@@ -145,10 +145,9 @@ def _mib(kib: Iterable[int]) -> int:
 
 
 def available_mib() -> int:
-    """Return MemAvailable in MiB, or less inside a control group with a limit."""
+    """Return MemAvailable in MiB, or less inside control groups with a limit."""
     meminfo = Path("/proc/meminfo").read_text()
-    free = int(meminfo.partition("MemAvailable:")[2].split()[0]) // 1024
-    return min(free, probe.control_group_room_mib(probe.hierarchies_of(os.getpid())))
+    return within_limits(int(meminfo.partition("MemAvailable:")[2].split()[0]) // 1024)
 
 
 def largest_users(count: int = 3) -> list[tuple[str, int]]:
@@ -177,7 +176,7 @@ def limit(pid: int, mib: int) -> bool:
 
     Call `release` with the same id when all of them have ended.
     """
-    for hierarchy in filter(can_limit, probe.hierarchies_of(pid)):
+    for hierarchy in hierarchies_of(pid):
         parents = [hierarchy.folder]
         _tidy(hierarchy.folder)
         if hierarchy.version == 2:
@@ -190,7 +189,7 @@ def limit(pid: int, mib: int) -> bool:
 
 def release(pid: int) -> None:
     """Remove the group that `limit` made for a process that ended; a missing one is fine."""
-    for hierarchy in filter(can_limit, probe.hierarchies_of(os.getpid())):
+    for hierarchy in hierarchies_of(os.getpid()):
         for parent in (hierarchy.folder, hierarchy.folder.parent):
             with contextlib.suppress(OSError):
                 (parent / f"{PREFIX}{pid}").rmdir()
@@ -202,17 +201,6 @@ def _tidy(parent: Path) -> None:
         if not Path("/proc", group.name.removeprefix(PREFIX)).exists():
             with contextlib.suppress(OSError):
                 group.rmdir()
-
-
-def can_limit(hierarchy: probe.Hierarchy) -> bool:
-    """Return whether a group can limit memory: version 1 may own the controller of version 2."""
-    try:
-        return (
-            hierarchy.version == 1
-            or "memory" in (hierarchy.folder / "cgroup.controllers").read_text().split()
-        )
-    except OSError:
-        return False
 
 
 def _limit_below(parent: Path, version: int, pid: int, mib: int) -> bool:
