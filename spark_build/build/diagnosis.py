@@ -17,6 +17,7 @@ from spark_build.text import printable
 WARNED = 20  # lines, at most, in which pip told before that it could not connect
 BLOCK = 40  # lines, at most, that one error goes on for
 TRACEBACK = 400  # lines, at most, that lead to one
+LONGEST = 4096  # characters of a line that are looked at: some patterns take the square of that
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _COMMAND = re.compile(r"^\$ ", re.MULTILINE)
 
@@ -49,7 +50,7 @@ _LINKER = re.compile(
     r"|^(?P<file>[^\s:]+):(?:(?P<line>\d+):|\([^)]*\):) (?P<undefined>undefined reference to .*)"
     r"|^\S+: fatal error: (?P<driver>.*)|^(?P<assembler>.*Fatal error: .*)"
 )
-_CMAKE = re.compile(r"^CMake Error(?: at (?P<file>.+?):(?P<line>\d+) \(.*\))?(?: in .*)?: ?(?P<said>.*)")
+_CMAKE = re.compile(r"^CMake Error(?: at (?P<file>.+?):(?P<line>\d+) \([^()]*\))?(?: in .*)?: ?(?P<said>.*)")
 _PYTHON = re.compile(
     r"^(?P<kind>(?:[A-Za-z_][\w]*\.)*[A-Z]\w*"
     r"(?:Error|Exception|Unavailable|Interrupt|Failure))(?:: (?P<said>.*))?$"
@@ -63,7 +64,6 @@ _TOOL = re.compile(
 _CLIENT = re.compile(r"^curl: \(\d+\) (?P<curl>.+)|^(?:wget|ssh): (?P<client>.+)")
 # What pip says before it concludes that there is no such distribution.
 _UNREACHED = re.compile(r"^WARNING: Retrying \(")
-LONGEST_LINE = 1 << 12
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _COMPILING = (_COMPILER, _PTXAS, _LINKER)
 _KINDS = (*_COMPILING, _CMAKE, _PYTHON, _TOOL, _CLIENT)
@@ -119,12 +119,11 @@ def diagnose(log: str) -> LogDiagnosis | None:
 
 
 def _plain_lines(log: str) -> list[str]:
-    """Return how lines begin, without colours, commands, and pip's frame around a backend's output."""
+    """Return lines without colours, commands, and pip's frame around a backend's output."""
     lines = _COLOUR.sub("", log).splitlines()
     framed = next((line for line in lines if "╰─>" in line), None)
     indent = len(framed) - len(framed.lstrip()) + 4 if framed else 0
-    # A pattern may look at each letter of a line as often as the line has letters.
-    own = (line[:LONGEST_LINE] for line in lines if not line.startswith("$ "))
+    own = (line for line in lines if not line.startswith("$ "))
     return [line[indent:] if indent and line[:indent].strip() == "" else line for line in own]
 
 
@@ -148,7 +147,7 @@ def _first(lines: Sequence[str]) -> _Error | None:
     searches = [(kind, failed) for kind in _COMPILING if failed] + [(kind, 0) for kind in _KINDS]
     for kind, begin in searches:
         for number in range(begin, len(lines)):
-            found = kind.match(lines[number])
+            found = kind.match(lines[number], 0, LONGEST)
             if found and not _NOISE.search(lines[number]):
                 return _described(lines, number, found)
     return None
@@ -168,7 +167,8 @@ def _described(lines: Sequence[str], number: int, found: re.Match[str]) -> _Erro
         place = _frame_before(lines, number)
     earlier = lines[max(0, number - WARNED) : number] if found.re is _TOOL else ()
     warned = [line for line in earlier if _UNREACHED.match(line)]
-    return _Error(said=said, text="\n".join([lines[number], said, *following, *warned]), place=place)
+    text = "\n".join(line[:LONGEST] for line in (lines[number], said, *following, *warned))
+    return _Error(said=said, text=text, place=place)
 
 
 def _block(lines: Sequence[str], number: int, *, indented: bool) -> list[str]:
@@ -273,7 +273,7 @@ class FeatureWatch:
                 self._warning.append(line)
         else:
             self._end_warning()
-            if _REMARK.search(line):
+            if _REMARK.search(line, 0, LONGEST):
                 self._remarks.append(" ".join(line.removeprefix("--").split()))
 
     def _end_warning(self) -> None:
@@ -352,11 +352,14 @@ def _truth(value: str) -> bool | None:
 
 
 def _pattern(name: str) -> re.Pattern[str]:
-    """Return the pattern of a line about the feature; a name of several words is a sentence."""
+    """Return the pattern of a line about the feature, without spaces at its end.
+
+    A name of several words is a sentence.
+    """
     if " " in name:
         sentence = re.escape(name).replace(r"\ with\ ", r"\ with(?P<out>out)?\ ")
-        return re.compile(rf"^(?:--)?\s*{sentence}\s*(?:[:=]\s*(?P<value>\S*))?\s*$")
-    return re.compile(rf"^(?:--)?\s*{re.escape(name)}(?::[A-Z]+)?\s*[:=](?!=)\s*(?P<value>.*?)\s*$")
+        return re.compile(rf"^(?:--)?\s*{sentence}\s*(?:[:=]\s*(?P<value>\S*))?$")
+    return re.compile(rf"^(?:--)?\s*{re.escape(name)}(?::[A-Z]+)?\s*[:=](?!=)\s*(?P<value>.*)$")
 
 
 def _value(found: re.Match[str]) -> str:

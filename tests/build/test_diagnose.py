@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -170,6 +168,25 @@ def test_any_text_is_survived(log: str) -> None:
     diagnose(log)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "A" * 1_000_000,
+        "a.py:1: error: " + "lib" * 300_000,
+        "a.py:1: error: " + "lib." * 300_000,
+        "CMake Error at " + "a:1 () in " * 100_000,
+        "CMake Error at " + ":1 (" * 100_000 + ")" * 100_000,
+        "a.c:1: error: " + "#error " * 100_000 + "C++1 " * 100_000,
+        "a.c:1: error: " + "detected CUDA version " * 100_000,
+    ],
+    ids=lambda line: line[:20],
+)
+def test_a_line_without_end_does_not_hold_us_up(line: str) -> None:
+    """Each would take hours where a pattern tries every beginning with every end."""
+    assert diagnose(f"$ make\na.c:1: error: foo\n{line}\n") is not None
+    diagnose(f"$ make\n{line}\n")
+
+
 def test_last_command() -> None:
     assert last_command("$ a\nx\n$ b\ny $ z\n") == "$ b\ny $ z\n"
     assert last_command("no command") == "no command"
@@ -192,10 +209,3 @@ def test_what_was_downloaded_in_vain_says_what_to_do() -> None:
         "network = true under [build] in the recipe",
     ):
         assert way in hint_text(found.finding.hint)
-
-
-@pytest.mark.parametrize("word", ["x", "lib", "liba."])
-def test_a_line_without_end_is_diagnosed_at_once(word: str) -> None:
-    """`re` holds the interpreter: whoever prints a hex dump must not stop the program for hours."""
-    code = f"from spark_build.build.diagnosis import diagnose; diagnose('error: ' + {word!r} * 500_000)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

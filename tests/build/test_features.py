@@ -164,6 +164,20 @@ def test_any_output_is_survived(lines: list[str]) -> None:
     dropped_features([CUDNN], lines)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "USE_X : a" + " " * 500_000 + "b",
+        "Build with X" + " " * 500_000 + "b",
+        "turning " * 200_000,
+    ],
+    ids=lambda line: line[:12],
+)
+def test_a_line_without_end_does_not_hold_us_up(line: str) -> None:
+    """Each would take hours where a pattern tries every beginning with every end."""
+    assert FeatureWatch(names("USE_X", "Build with X")).see(line) is None
+
+
 def test_a_kept_log_is_judged_by_the_last_command_that_names_a_feature() -> None:
     features = (Feature(name="USE_A"), Feature(name="USE_B"), Feature(name="USE_C"))
     attempts = [
