@@ -23,7 +23,7 @@ class Page:
     body: bytes
     kind: str = "application/octet-stream"
     ranges: bool = True
-    lies: bool = False  # 206 with another range than asked for
+    lies: str = ""  # 206 with a range from here on, whatever was asked for
     endless: bool = False  # 200 without a length, chunked by closing
     location: str = ""  # redirect there
     login: str = ""  # "user:password"
@@ -112,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(206 if wanted else 200)
         self.send_header("Content-Type", page.kind)
         if wanted:
-            shown = 0 if page.lies else start
+            shown = page.lies or start
             self.send_header("Content-Range", f"bytes {shown}-{len(page.body) - 1}/{len(page.body)}")
         for name, value in page.headers.items():
             self.send_header(name, value)
