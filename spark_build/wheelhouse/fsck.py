@@ -154,9 +154,8 @@ def _digest(work: tuple[StoreEntry, Path, str, int]) -> str:
         return ""
 
 
-OWN = frozenset(
-    {"current", "generations", "pages", *generations.LOCKS, generations.IMPORTS, generations.PINS}
-)
+_LOCKS = (generations.LOCK, generations.VERIFY_LOCK)
+OWN = frozenset({"current", "generations", "pages", *_LOCKS, generations.IMPORTS, generations.PINS})
 EXTRAS = frozenset({MANIFEST, VERDICT, "index"})
 Find = Callable[[str], StoredWheel | None]  # the wheel of a store entry, by key
 

@@ -186,18 +186,18 @@ def _refuse_collisions(wheels: Sequence[StoredWheel]) -> None:
 
 
 VIEW = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+!-]{0,254}")  # what an import takes and `serve` shows
-LOCKS = ("lock", "verify.lock")  # of a view: for what changes it, for what verifies a generation
+LOCK, VERIFY_LOCK = "lock", "verify.lock"  # of a view: for what changes it, for what verifies a generation
 
 
 def verifying(generation: Generation) -> AbstractContextManager[int]:
     """Return the lock under which one at a time verifies the generations of a view."""
     view = generation.folder.parent.parent
-    return locked(view / LOCKS[1], purpose=f"verifying generation {generation.number}")
+    return locked(view / VERIFY_LOCK, purpose=f"verifying generation {generation.number}")
 
 
 def held(view: Path, purpose: str) -> AbstractContextManager[int]:
     """Return the lock of a view, for everything that changes it."""
-    return locked(view / LOCKS[0], purpose=purpose)
+    return locked(view / LOCK, purpose=purpose)
 
 
 @contextlib.contextmanager

@@ -52,11 +52,12 @@ def signers(wheelhouse: Path) -> tuple[Signer, ...]:
 
 
 def _lines(file: Path) -> list[str]:
-    """Return the file's lines; a comment may be in any encoding."""
+    """Return the file's lines, split where ssh-keygen splits them; a comment may be in any encoding."""
     try:
-        return file.read_text(errors="surrogateescape").splitlines()
+        lines = file.read_bytes().decode(errors="surrogateescape").split("\n")
     except FileNotFoundError:
         return []
+    return lines if lines[-1] else lines[:-1]
 
 
 def _signer_of(line: str) -> Signer | None:

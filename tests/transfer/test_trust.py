@@ -476,6 +476,19 @@ def test_a_comment_in_another_encoding_stays_as_it_is(sent: Sent, tmp_path: Path
     assert file.read_bytes() == b"# f\xfcr uns\n"
 
 
+@pytest.mark.parametrize("end", ["\u2028", "\x0c", "\x85", "\r"])
+def test_a_comment_ends_where_ssh_says(sent: Sent, tmp_path: Path, end: str) -> None:
+    """What is a comment for ssh-keygen must not become a signer of ours, nor a line of its own by an edit."""
+    trust.add(tmp_path, "alice", public(sent.alice))
+    file = trust.file_of(tmp_path)
+    comment = f"# see{end}{file.read_text()}"
+    file.write_bytes(comment.encode())
+    assert trust.signers(tmp_path) == ()
+    trust.add(tmp_path, "bob", public(sent.alice))
+    assert file.read_bytes().startswith(comment.encode())
+    assert [one.name for one in trust.signers(tmp_path)] == ["bob"]
+
+
 def test_whom_nobody_can_trust(sent: Sent, tmp_path: Path) -> None:
     wheelhouse = tmp_path / "wheelhouse"
     (tmp_path / "two.pub").write_text(public(sent.alice).read_text() * 2)
