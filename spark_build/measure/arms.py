@@ -36,7 +36,7 @@ found = {}
 for name in sys.argv[1:]:
     try: found[name] = m.version(name)
     except m.PackageNotFoundError: pass
-print(json.dumps(found))
+print("\\n" + json.dumps(found))
 """
 
 
@@ -67,7 +67,9 @@ def environment_arm(name: str, folder: Path, *, origin: str = "") -> Arm:
     """Return an existing environment, by role the baseline. Raises UsageError when it has no torch."""
     python = venv.python_of(folder)
     answer = capture([str(python), "-I", "-c", VERSIONS, *KNOWN], env=venv.clean_environment())
-    versions: dict[str, str] = json.loads(answer) if answer else {}
+    versions: dict[str, str] = {}
+    with contextlib.suppress(LookupError, ValueError):
+        versions = json.loads((answer or "").splitlines()[-1])  # its .pth files may print something before
     if "torch" not in versions:
         raise UsageError(
             f"no environment with torch in {folder}", hint="give the folder of a virtual environment"

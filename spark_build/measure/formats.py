@@ -132,7 +132,7 @@ def _rows(document: Any, named: ResultFields, *, alone: bool) -> Iterator[Row]:
             given = {name: value for name, value in asdict(named).items() if value}
             usual = replace(usual, case="" if named.arm == usual.case else usual.case)
             yield from _listed(document, replace(usual, **given))
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
         said = f"damaged, or of a version that is not known: {type(error).__name__}: {error}"
         raise UsageError(said, hint=FORMS) from error
 

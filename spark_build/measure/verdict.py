@@ -417,7 +417,7 @@ def parse_reference(raw: Mapping[str, Any], where: str) -> Reference:
             else None,
             sources=tuple(str(each) for each in raw["sources"]),
         )
-    except (KeyError, TypeError, ValueError, re.error) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError, re.error) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise UsageError(
             f"not a reference of this schema: {what}",

@@ -89,6 +89,14 @@ def test_pytest_benchmark() -> None:
     assert trial.quick
 
 
+def test_a_number_beyond_all_numbers_is_refused(tmp_path: Path) -> None:
+    """JSON has integers without end, and no float takes one of 400 digits."""
+    file = tmp_path / "a.json"
+    file.write_text((DATA / "pytest-benchmark.json").read_text().replace("2.412172920151573e-07", "9" * 400))
+    with pytest.raises(UsageError):
+        read(file)
+
+
 def nvbench(seconds: float, *, skipped: bool = False) -> dict[str, Any]:
     """What nvbench --json writes of a benchmark with one axis; numbers are strings."""
 

@@ -236,6 +236,18 @@ def test_what_a_burn_in_refuses(torch_home: Home, tmp_path: Path) -> None:
         arms.environment_arm("mine", tmp_path)
 
 
+def test_an_environment_that_prints_first_is_read(tmp_path: Path) -> None:
+    """As a .pth file of the user's may; what says nothing of torch is refused as before."""
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin/python"
+    python.write_text("""#!/bin/sh\nprintf 'hello\\n{"torch": "2.9.0"}\\n'\n""")
+    python.chmod(0o755)
+    assert arms.environment_arm("mine", tmp_path).versions == {"torch": "2.9.0"}
+    python.write_text("#!/bin/sh\necho hello\n")
+    with pytest.raises(UsageError, match="no environment with torch"):
+        arms.environment_arm("mine", tmp_path)
+
+
 def test_battery(tmp_path: Path) -> None:
     good = tmp_path / "good.py"
     good.write_text(

@@ -45,6 +45,8 @@ def test_where_a_rate_lies() -> None:
         ({"schema": 2}, "schema"),
         ({"tflops": {"fp16": [100, 60]}}, "low, then high"),
         ({"tflops": {"fp16": 60}}, "schema"),
+        ({"tflops": 5}, "schema"),
+        ({"nominal_tflops": [5]}, "schema"),
         ({"device": "("}, "schema"),
         ({"sources": None}, "schema"),
     ],
