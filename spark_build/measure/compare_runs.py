@@ -74,10 +74,28 @@ def check_document(raw: Any, where: str) -> dict[str, Any]:
         )
     if missing := [name for name in NEEDED if name not in raw]:
         raise UsageError(f"a burn-in without {', '.join(missing)}", where=where, hint=HINT)
-    rates = (one["rate"] for each in raw["round_results"] for one in each["measurements"])
-    if problem := number_problem(*rates):
+    try:
+        problem = number_problem(
+            *(one["rate"] for each in raw["round_results"] for one in each["measurements"])
+        )
+        if not problem:
+            _read_through(raw)
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        said = f"a damaged burn-in: {type(error).__name__}: {error}"
+        raise UsageError(said, where=where, hint=HINT) from error
+    if problem:
         raise UsageError(f"a rate of {problem}", where=where, hint=HINT)
     return raw
+
+
+def _read_through(document: Mapping[str, Any]) -> None:
+    """Read all that comparing, gating and history read, so that nothing of another shape ends them."""
+    history_of([document])
+    gate_run(document, 1.0)
+    for arm in document["arms"]:
+        _speeds(document, arm["name"])
+        _identity(arm)
+    _doubts(document, document)
 
 
 def compare_runs(old: Mapping[str, Any], new: Mapping[str, Any], arm: str | None = None) -> CrossRun:

@@ -156,6 +156,26 @@ def test_rates_that_are_none_are_refused(rate: object) -> None:
         check_document(damaged, "x")
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"round_results": [{}]},
+        {"round_results": 5},
+        {"gates": [5]},
+        {"arms": {"a": 1}},
+        {"scope": []},
+        {"headline": []},
+        {"ci95": 5},
+        {"ratio": "1"},
+    ],
+    ids=str,
+)
+def test_a_document_of_another_shape_is_refused(damage: dict[str, Any]) -> None:
+    """One such file among the runs must not end `verify history` as a bug of ours."""
+    with pytest.raises(UsageError, match="a damaged burn-in"):
+        check_document(document() | damage, "x")
+
+
 def test_checks_travel_in_the_document() -> None:
     given = settings_of(2, 1)
     verdict, cases, gates = assess(given, ARMS, 0, (), (), (Check(name="a", status="fail", evidence="b"),))
