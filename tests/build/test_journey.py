@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -81,7 +80,8 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     env |= {"HOME": str(base / "home"), "SPARK_BUILD_PYTHON": str(Path(sys.executable).resolve())}
     env["SPARK_BUILD_NICE"] = "0"  # beside other tests, which leave low priorities nothing
     yield Checkout(folder=copy_of_the_project(base / "spark-build"), env=env)
-    shutil.rmtree(base)
+    # No rmtree: a deletion in the background may still be at work in there, and takes files from under it.
+    subprocess.run(["rm", "-rf", "--", base], check=True)
 
 
 @pytest.fixture(scope="module")
