@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +14,8 @@ from spark_build import __version__
 from spark_build.cli import render
 from spark_build.cli.farm import FarmOptions, farm_options, reached, refuse_certificates
 from spark_build.cli.hints import nothing_checked, typeable
-from spark_build.cli.options import Options, command, shared
+from spark_build.cli.options import Options, as_one, command, shared
+from spark_build.cli.plan import with_option
 from spark_build.errors import Finding, Hint, HostError, NothingCheckedError, Severity, UsageError, ours
 from spark_build.paths import path_given
 
@@ -27,28 +29,33 @@ if TYPE_CHECKING:
 STATUS: dict[Severity, str] = {"ok": "ok", "warning": "warn", "error": "fail"}
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scope:
+    """What a doctor is to look at: what these recipes need, and the links of a cluster."""
+
+    recipes: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()  # beside those that are built by default
+    cluster: bool = False
+
+
 @command()
 @click.argument("recipes", nargs=-1)
+@with_option("Also look at what these need, which are not built by default.")
 @click.option("--fix", is_flag=True, help="Run the safe fixes; asks before each.")
 @click.option("--yes", is_flag=True, help="With --fix: do not ask.")
 @click.option("--cluster", is_flag=True, help="Also check the links between several machines.")
 @click.option("--bundle", metavar="FILE", help="Write a support bundle (tar) without secrets.")
 @farm_options("Check all workers of tls://HOST:PORT, or the machines of ssh:HOST,HOST.")
+@as_one(Scope, "scope")
 @shared
 def doctor(
-    options: Options,
-    recipes: tuple[str, ...],
-    fix: bool,
-    yes: bool,
-    cluster: bool,
-    bundle: str | None,
-    where: FarmOptions,
+    options: Options, scope: Scope, fix: bool, yes: bool, bundle: str | None, where: FarmOptions
 ) -> int:
     """Check this machine for what builds need; each finding comes with its fix."""
     refuse_certificates(where.farm)
     if where.farm:
         _refuse_away(fix=fix, bundle=bundle is not None)
-        return _examine_farm(options, recipes, cluster, where)
+        return _examine_farm(options, scope, where)
     from spark_build.doctor import support as bundles
     from spark_build.doctor.probe import MachineAccess
 
@@ -57,11 +64,11 @@ def doctor(
     if bundle is not None:
         bundles.refuse_bundle(path_given(bundle, "--bundle"))
     setting = options.setting()
-    facts, findings = examine(MachineAccess(), setting, recipes, with_cluster=cluster)
+    facts, findings = examine(MachineAccess(), setting, scope)
     applied = _apply_fixes(findings, ask=not yes) if fix else []
     if applied:
         setting = options.setting()
-        facts, findings = examine(MachineAccess(), setting, recipes, with_cluster=cluster)
+        facts, findings = examine(MachineAccess(), setting, scope)
     rows = [_finding_row(one) for one in findings]
     document: dict[str, Any] = {"findings": rows, "machine": machine_of(facts)}
     if fix:
@@ -110,14 +117,21 @@ ALIKE = {"driver": "driver", "cuda": "CUDA toolkit", "python": "Python", "spark_
 COLUMNS = ["NODE", "PLATFORM", "CORES", "MEMORY", "CUDA", "DRIVER", "WORST FINDING"]
 
 
-def _examine_farm(options: Options, recipes: tuple[str, ...], cluster: bool, where: FarmOptions) -> int:
+def _examine_farm(options: Options, scope: Scope, where: FarmOptions) -> int:
     """Show what the doctors of all nodes of a farm find, and in what the nodes differ."""
     with reached(options.home(), where, lambda text: click.echo(text, err=True)) as there:
         from spark_build.farm.client import ask_all
         from spark_build.farm.task import Examination
 
-        given = {"train": options.train, "target": options.target}
-        asked = Examination(recipes=list(recipes), cluster=cluster, **given)
+        asked = Examination(
+            recipes=list(scope.recipes),
+            also=list(scope.also),
+            train=options.train,
+            target=options.target,
+            provide=dict(options.provide),
+            choices={f"{recipe}.{name}": value for (recipe, name), value in options.choices.items()},
+            cluster=scope.cluster,
+        )
         nodes = sorted(ask_all(there, asked), key=lambda node: str(node["node"]))
     wanted = len(where.address.nodes)
     if len(nodes) < wanted:
@@ -181,9 +195,8 @@ def _row(node: Mapping[str, Any]) -> list[str]:
 def examine(
     access: MachineAccess,
     setting: Context,
-    recipes: Sequence[str],
+    scope: Scope,
     *,
-    with_cluster: bool,
     indexes: Callable[[], IndexFacts] | None = None,
 ) -> tuple[Facts, tuple[Finding, ...]]:
     """Collect and judge all facts; `indexes` replaces asking those that pip is configured for."""
@@ -191,14 +204,16 @@ def examine(
     from spark_build.doctor import checks_system, collect
     from spark_build.doctor.model import PlanRequirements
 
-    planned = scheduler.plan(setting, recipes)
-    wants = PlanRequirements(plan=planned, limits=setting.limits, named=frozenset(recipes))
+    planned = scheduler.plan(setting, scope.recipes, scope.also)
+    wants = PlanRequirements(
+        plan=planned, limits=setting.limits, named=frozenset((*scope.recipes, *scope.also))
+    )
 
     def ask() -> IndexFacts:
         return collect.reachable(lambda: len(requirements.missing_sources(planned, setting.home)))
 
     facts = collect.collect_facts(
-        access, setting.home, wants, setting.machine, indexes=indexes or ask, with_cluster=with_cluster
+        access, setting.home, wants, setting.machine, indexes=indexes or ask, with_cluster=scope.cluster
     )
     return facts, checks_system.everything(facts, wants)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -30,14 +30,12 @@ def names_of(
     return tuple(name for names in named for name in names)
 
 
-also_built = click.option(
-    "--with",
-    "also",
-    metavar="NAME[,NAME]",
-    multiple=True,
-    callback=names_of,
-    help="Also build these, which are not built by default.",
-)
+def with_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option --with, which names recipes that are not built by default."""
+    return click.option("--with", "also", metavar="NAME[,NAME]", multiple=True, callback=names_of, help=text)
+
+
+also_built = with_option("Also build these, which are not built by default.")
 
 
 @command()
@@ -204,8 +202,7 @@ def _lines_to_type(planned: Plan, recipes: Sequence[str], also: Sequence[str], *
         else []
     )
     steps += [
-        ours(command, *recipes, *options, options=view, elsewhere=not is_here)
-        for command, options in (("doctor", ()), ("all", more))
+        ours(command, *recipes, *more, options=view, elsewhere=not is_here) for command in ("doctor", "all")
     ]
     return [*map(typeable, steps)]
 

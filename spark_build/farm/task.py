@@ -98,8 +98,11 @@ class Examination:
     """Order for a worker's doctor, as plain data; without a train or target its own."""
 
     recipes: list[str] = field(default_factory=list)
+    also: list[str] = field(default_factory=list)  # beside those that are built by default
     train: str | None = None
     target: str | None = None
+    provide: dict[str, str] = field(default_factory=dict)
+    choices: dict[str, str] = field(default_factory=dict)  # "recipe.option" -> value
     cluster: bool = False
 
     def command(self, site: Workplace) -> list[str]:
@@ -107,7 +110,10 @@ class Examination:
         words = [*site.program, "--json"]
         words += [f"--train={self.train}"] if self.train is not None else []
         words += [f"--target={self.target}"] if self.target is not None else []
-        return [*words, "doctor", *(["--cluster"] if self.cluster else []), "--", *self.recipes]
+        words += [f"--provide={need}={where}" for need, where in self.provide.items()]
+        words += [f"--option={name}={value}" for name, value in self.choices.items()]
+        also = [f"--with={name}" for name in self.also]
+        return [*words, "doctor", *also, *(["--cluster"] if self.cluster else []), "--", *self.recipes]
 
 
 async def examine(raw: Mapping[str, Any], dask_worker: Any) -> dict[str, Any]:

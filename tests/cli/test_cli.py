@@ -397,6 +397,19 @@ def test_lines_to_type_begin_with_the_pin_that_blocks_a_recipe(root: Root) -> No
     assert pin.endswith("recipes pin huge")  # also where nothing else is to be built
 
 
+def test_doctor_takes_what_plan_takes(root: Root) -> None:
+    other = RECIPE.format(disk=50).replace('"tiny"', '"huge"')
+    (root.folder / "recipes" / "huge.toml").write_text(f"default = false\n{other}")
+    train = root.folder / "recipes" / "trains" / "t.toml"
+    tag = 'sources = [{ kind = "git", url = "https://example.org/huge", tag = "v1.0" }]'
+    train.write_text(f'{train.read_text()}\n[components.huge]\nversion = "1.0"\n{tag}\n')
+    assert [line.split()[-1] for line in root.json("plan")["commands"]] == ["doctor", "all"]
+    (_, *lines) = root.json("plan", "--with", "huge")["commands"]  # the first makes its pin
+    assert [line.split()[-3:] for line in lines] == [["doctor", "--with", "huge"], ["all", "--with", "huge"]]
+    assert "huge" not in root.run("doctor").stdout
+    assert "huge cannot be built" in root.run("doctor", "--with", "huge").stdout
+
+
 def test_a_file_in_the_way_of_a_build_is_the_machines_fault(tmp_path: Path) -> None:
     root = make_root(tmp_path)
     (sdist,) = root.links.iterdir()

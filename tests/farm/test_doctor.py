@@ -91,10 +91,21 @@ def test_the_worst_finding(problem: str, found: tuple[str, ...], worst: tuple[st
 def test_what_is_asked_becomes_only_words_of_its_own(tmp_path: Path) -> None:
     site = Workplace(home=locate(str(tmp_path)), program=(), record_in="")
     sly = "--root=/"
-    words = Examination(recipes=[sly, "--fix"], train=sly, target=sly, cluster=True).command(site)
+    asked = Examination(
+        recipes=[sly, "--fix"],
+        also=[sly],
+        train=sly,
+        target=sly,
+        provide={"--fix": sly},
+        choices={"--fix.--yes": sly},
+        cluster=True,
+    )
+    words = asked.command(site)
     context = cli.make_context("spark-build", [*words])
     assert (context.obj.root, context.obj.train, context.obj.target) == (None, sly, sly)
+    assert (context.obj.provide, context.obj.choices) == ({"--fix": sly}, {("--fix", "--yes"): sly})
     found = cli.get_command(context, "doctor")
     assert found is not None
     inner = found.make_context("doctor", words[words.index("doctor") + 1 :], parent=context)
     assert (inner.params["recipes"], inner.params["fix"]) == ((sly, "--fix"), False)
+    assert inner.params["also"] == (sly,)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_build.cli.doctor import examine, print_findings
+from spark_build.cli.doctor import Scope, examine, print_findings
 from tests.conftest import Root
 from tests.ground.test_docs import DOCS, FENCE
 from tests.helpers.commands import CLI, invoke
@@ -109,7 +109,7 @@ def test_findings_of_the_simulated_machines(
 ) -> None:
     machine = Simulated(MACHINES[start])
     setting = machine.setting(tmp_path)
-    _, findings = examine(machine, setting, ["torch"], with_cluster=True, indexes=machine.indexes)
+    _, findings = examine(machine, setting, Scope(recipes=("torch",), cluster=True), indexes=machine.indexes)
     print_findings(findings)
     printed = words(capsys.readouterr().out)
     assert [line for line in words(block(start)) if line not in printed] == []

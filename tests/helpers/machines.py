@@ -17,7 +17,7 @@ from spark_build.build import plan
 from spark_build.build.compiler_cache import Cache
 from spark_build.build.context import Context, resolve_context
 from spark_build.build.sandbox import Sandbox
-from spark_build.cli.doctor import examine, print_findings
+from spark_build.cli.doctor import Scope, examine, print_findings
 from spark_build.doctor.model import Facts, IndexAnswer, IndexFacts
 from spark_build.doctor.probe import MachineAccess
 from spark_build.errors import Finding
@@ -124,7 +124,10 @@ def diagnose(
 ) -> tuple[Facts, dict[str, Finding]]:
     """Facts and findings by check; of several with one name the worst."""
     facts, findings = examine(
-        machine, machine.setting(root, target), recipes, with_cluster=cluster, indexes=machine.indexes
+        machine,
+        machine.setting(root, target),
+        Scope(recipes=tuple(recipes), cluster=cluster),
+        indexes=machine.indexes,
     )
     order = ("ok", "warning", "error")
     return facts, {one.rule: one for one in sorted(findings, key=lambda one: order.index(one.severity))}
@@ -136,8 +139,10 @@ if __name__ == "__main__":
         _, said = examine(
             access,
             access.setting(Path(folder)),
-            [name for name in sys.argv[2:] if name != "--cluster"],
-            with_cluster="--cluster" in sys.argv,
+            Scope(
+                recipes=tuple(name for name in sys.argv[2:] if name != "--cluster"),
+                cluster="--cluster" in sys.argv,
+            ),
             indexes=access.indexes,
         )
     print_findings(said)
