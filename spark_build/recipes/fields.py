@@ -124,6 +124,14 @@ _SONAME = r"[^\s/*?][^\s/]*\.so[^\s/]*"
 
 # Names and versions. "" passes where a key may be left out: required keys are checked with their table.
 Name = Annotated[str, FieldCheck(_name_problem)]
+# Of a train and a target: both stand in the names of folders and in addresses of the server.
+ViewPart = Annotated[
+    str,
+    _matching(
+        "[A-Za-z0-9_][A-Za-z0-9_.+!-]{0,99}",
+        "'{}' cannot name a folder everywhere: up to 100 letters, digits and ._+!-, the first none of .+!-",
+    ),
+]
 FolderName = Annotated[str, FieldCheck(lambda name: _name_problem(name) if name else "")]
 Known = Annotated[str, FieldCheck(lambda text: "" if version_of(text) else f"'{text}' is no version")]
 Versions = Annotated[str, FieldCheck(_versions_problem)]

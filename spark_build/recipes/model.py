@@ -371,7 +371,7 @@ class Pin:
 class Train:
     """Versions that belong together."""
 
-    name: str
+    name: fields.ViewPart
     summary: str
     components: dict[fields.Name, Pin]
     default: bool = False
@@ -384,11 +384,10 @@ class Train:
 class Target:
     """The machine built for.
 
-    platform and python are "host" in a target that means this machine; resolve it with
-    `core.targets.resolve` before use.
+    platform and python are "host" in a target that means the machine that builds.
     """
 
-    name: str
+    name: fields.ViewPart
     summary: str
     platform: fields.TargetPlatform  # linux-aarch64, linux-x86_64, host
     python: fields.Python  # cp312, host

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import tomllib
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from spark_build.decoding import decoder
@@ -21,6 +24,7 @@ from spark_build.recipes.parse import (
     parse_train,
     render_lock,
 )
+from spark_build.wheelhouse.generations import VIEW
 
 HASH = "0123456789abcdef" * 4
 COMMIT = "0123456789" * 4
@@ -406,6 +410,18 @@ def test_a_tag_may_wait_for_its_commit(commit: str) -> None:
     train = parse_train(TRAIN.replace(f'commit = "{COMMIT}"', commit, 1), "recipes/trains/1.0.toml")
     git = train.components["demo"].sources[1]
     assert (git.tag, git.is_pinned) == ("v1.0", False)
+
+
+@given(st.text(st.sampled_from("aZ09_.+!- /\\%\u00e9\n"), min_size=1, max_size=110))
+def test_a_train_or_target_is_named_as_the_server_can_show_it(name: str) -> None:
+    said = json.dumps(name)
+    shown = len(name) <= 100 and VIEW.fullmatch(f"{name}-{name}-cp314t") is not None
+    for parse, text in (
+        (parse_train, TRAIN.replace('"1.0"', said, 1)),
+        (parse_target, TARGET.replace('"box"', said, 1)),
+    ):
+        with contextlib.nullcontext() if shown else pytest.raises(RecipeError):
+            parse(text, f"{name}.toml")
 
 
 def test_entries_without_a_name_are_not_one_name_twice() -> None:
