@@ -199,24 +199,24 @@ class _TimeLeft:
         self._stage[key] = (self._clock(), event.expected)
 
     def of(self, event: Progress) -> str:
-        """In words: a guess up to a tenth of the steps, then by the pace; empty until that is known."""
+        """In words: at a guess up to a fifth of the steps of a first build; empty until anything is known."""
         now = self._clock()
         entered, expected = self._stage.get((event.recipe, event.stage), (now, None))
         if event.done >= event.total:
             rest = (expected.seconds or 0.0) - (now - entered) if expected else 0.0
             uncounted = ", then linking and packing" if event.stage == "build" else ""
             return f", about {format_duration(rest)} left" if rest >= 1 else uncounted
-        guess = expected.guess if expected else None
-        if guess and event.done * 10 < event.total and now - entered < guess:
-            return f", at a guess {format_duration(guess * (1 - event.done / event.total))} left"
         known = policy.time_left(event.done, event.total, now - entered, expected)
         if known is not None:
             return f", about {format_duration(known)} left"
         began, first = self._start.setdefault((event.recipe, event.stage), (now, event.done))
-        done = event.done - first
-        if done < 3 or now - began < 2:
+        guess = expected.guess if expected and now - entered < (expected.guess or 0.0) else None
+        rest = event.total - event.done
+        known = policy.time_left_of_first(event.done - first, rest, now - began, guess)
+        if known is None:
             return ""
-        return f", about {format_duration((now - began) / done * (event.total - event.done))} left"
+        word = "at a guess" if guess and event.done * 5 < event.total else "about"
+        return f", {word} {format_duration(known)} left"
 
 
 def describe(event: Event) -> str | None:

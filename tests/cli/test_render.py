@@ -138,8 +138,8 @@ def test_a_first_build_begins_with_a_guess_that_says_so(capsys: pytest.CaptureFi
         now = 8.0 * done
         lines.emit(Progress(recipe="onnx", stage="build", done=done, total=100))
     shown = capsys.readouterr().err.splitlines()
-    assert shown[0] == "onnx: build 9/100, at a guess 13 min 39 s left"
-    assert shown[-1] == "onnx: build 30/100, about 9 min 20 s left"
+    assert shown[0] == "onnx: build 9/100, at a guess 13 min 20 s left"
+    assert shown[-1] == "onnx: build 30/100, about 9 min 43 s left"
 
 
 def test_what_follows_the_last_step_is_known_from_an_earlier_build(
