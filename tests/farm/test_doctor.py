@@ -45,6 +45,12 @@ def test_every_worker_answers_also_while_it_builds(tmp_path: Path) -> None:
         assert {"writable", "disk", "memory", "python"} <= {one["check"] for one in node["findings"]}
     folders = {one["message"] for node in document["nodes"] for one in node["findings"]}
     assert all(any(str(root.folder) in told for told in folders) for root in roots), folders
+    for words, told in ((("--option", "a.b=1"), "a has no option 'b'"), (("--with", "nothing"), "nothing")):
+        code, document, _ = asked(lab, *words)
+        assert code == 4
+        assert all(told in node["problem"] for node in document["nodes"]), document
+    _, document, _ = asked(lab, "a", "--provide", "b=store")
+    assert all("no recipe is named 'b'" in node["problem"] for node in document["nodes"]), document
     (roots[1].folder / "recipes" / "a.toml").write_text("broken")
     code, document, _ = asked(lab, "a")
     assert code == 4
