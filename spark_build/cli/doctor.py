@@ -31,7 +31,7 @@ STATUS: dict[Severity, str] = {"ok": "ok", "warning": "warn", "error": "fail"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scope:
-    """What a doctor is to look at: what these recipes need, and the links of a cluster."""
+    """Scope of a doctor: the recipes whose needs it looks at, and whether the links of a cluster."""
 
     recipes: tuple[str, ...] = ()
     also: tuple[str, ...] = ()  # beside those that are built by default

@@ -129,7 +129,7 @@ ViewPart = Annotated[
     str,
     _matching(
         "[A-Za-z0-9_][A-Za-z0-9_.+!-]{0,99}",
-        "'{}' cannot name a folder everywhere: up to 100 letters, digits and ._+!-, the first none of .+!-",
+        "'{}' is no name: write up to 100 letters, digits and ._+!-, beginning with a letter, a digit or _",
     ),
 ]
 FolderName = Annotated[str, FieldCheck(lambda name: _name_problem(name) if name else "")]
