@@ -160,7 +160,8 @@ class Root:
 
     def copy(self, folder: Path) -> Root:
         """A copy of this root that is the test's own."""
-        shutil.copytree(self.folder, folder, symlinks=True)
+        # A process in the background may be deleting what lies in the trash.
+        shutil.copytree(self.folder, folder, symlinks=True, ignore=shutil.ignore_patterns(".trash"))
         return replace(self, folder=folder, shared=False)
 
     def recipe(self, text: str) -> None:

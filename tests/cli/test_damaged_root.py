@@ -109,7 +109,7 @@ def test_one_error_says_what_to_do(
     where: str, kind: str, command: str, code: int, place: Path, tmp_path: Path
 ) -> None:
     copy = tmp_path / "place"
-    shutil.copytree(place, copy, symlinks=True)
+    shutil.copytree(place, copy, symlinks=True, ignore=shutil.ignore_patterns(".trash"))
     if kind == "locked" and where.startswith("../"):
         (copy / "root" / where).touch()
     damage(copy / "root" / where, kind)
@@ -124,7 +124,7 @@ def test_one_error_says_what_to_do(
 def test_what_may_not_be_read_is_told_beside_the_rest(place: Path, tmp_path: Path) -> None:
     """A sound manifest of another user is no reason to stop, and is never written anew."""
     copy = tmp_path / "place"
-    shutil.copytree(place, copy, symlinks=True)
+    shutil.copytree(place, copy, symlinks=True, ignore=shutil.ignore_patterns(".trash"))
     manifest = copy / "root" / VIEW / "generations/2/manifest.json"
     damage(manifest, "locked")
     (copy / "root" / ENTRY / "key.json").unlink()

@@ -104,7 +104,7 @@ def house(given: Path, tmp_path: Path) -> House:
 
 
 def house_in(given: Path, folder: Path) -> House:
-    shutil.copytree(given / "root", folder, symlinks=True)
+    shutil.copytree(given / "root", folder, symlinks=True, ignore=shutil.ignore_patterns(".trash"))
     home = home_in(folder)
     found = generations.current(home.views / VIEW)
     assert found is not None
